@@ -15,6 +15,7 @@
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/make.h"
 #include "tapir/ops/reduce.h"
+#include "tapir/ops/rounded_once_impl.h"
 #include "tapir/ops/view.h"
 
 namespace tapir {
@@ -369,6 +370,10 @@ Tensor cross(In a, In b, Dim dim) {
                          b.tensor.shape());
     }
     const detail::RecordedParts parts(a.loc);
+    if (const RoundedOnce once({&a.tensor, &b.tensor}); once.is_needed()) {
+        const Tensor p = once.wide(a.tensor), q = once.wide(b.tensor);
+        return once.result(cross(In(p, a.loc), In(q, a.loc), d));
+    }
     const auto moved = [&](const In& t, int64_t by) { return roll(t, {by}, {d}); };
     return moved(a, -1) * moved(b, -2) - moved(a, -2) * moved(b, -1);
 }
@@ -475,7 +480,8 @@ static Tensor index_of_copied(const char* op, const In& x, int dim, const In& in
     const int rank = x.tensor.dim(), d = detail::wrap_dim(dim, rank, op, x.loc);
     Shape expected = x.tensor.shape();
     if (rank > 0) expected[d] = index->numel;
-    if (index.tensor.dim() > 1 || src.tensor.shape() != expected) {
+    const bool fits = src.tensor.shape() == expected || (rank == 0 && src.tensor.shape() == Shape(1));
+    if (index.tensor.dim() > 1 || !fits || (rank == 0 && index->numel != 1)) {
         fail<ShapeError>(x.loc, "{}: x {} and index {} need a src of shape {}, got {}", op, x.tensor.shape(), index.tensor.shape(), expected,
                          src.tensor.shape());
     }
@@ -488,7 +494,7 @@ Tensor index_copy(In x, Dim dim, In index, In src) {
     const detail::ComposedOp composed("index_copy");
     const detail::RecordedParts parts(x.loc);
     const Tensor places = index_of_copied("index_copy", x, dim, index, src);
-    return scatter(x, dim, places, src);
+    return scatter(x, dim, places, reshape(src, places.shape()));
 }
 
 Tensor masked_scatter(In x, In mask, In src) {

@@ -123,6 +123,11 @@ Tensor run(ConvPart part, const Convolution& c, const Tensor& a, const Tensor& b
         return on_gpu(a) ? convolve_on_gpu(part, c, a, b, with, loc) : on_cpu(part, c, a, b, with, loc);
     };
     if (part == ConvPart::output) return compute(bias);
+    if (bias.defined() && !on_gpu(a) && (dtype == float16 || dtype == bfloat16)) {  // the sums are rounded when it is added
+        Tensor out = on_cpu(part, c, a.to(float32, loc), b.to(float32, loc), {}, loc);
+        add_bias(out, bias.to(float32, loc), loc);
+        return out.to(dtype, loc);
+    }
     Tensor out = compute({});
     add_bias(out, bias, loc);
     return out;
@@ -360,6 +365,7 @@ Tensor conv_transpose(const char* op, int dims, const In& x, const In& weight, c
             fail<ValueError>(x.loc, "{}: output_padding {} must be below the stride {} or the dilation {}", op, more[d], c.stride[d],
                              c.dilation[d]);
         }
+        if (c.out[d] > 1) check_spatial(op, "stride", c.stride[d], (int64_t{1} << 61) / (c.out[d] - 1), x.loc);
         c.in[d] = (c.out[d] - 1) * c.stride[d] - c.before[d] - c.after[d] + c.dilation[d] * (c.kernel[d] - 1) + more[d] + 1;
         if (c.in[d] <= 0 || c.out[d] == 0 || c.kernel[d] == 0) {
             fail<ShapeError>(x.loc, "{}: an input of shape {} and a weight of shape {} make a result of size {}", op, x.tensor.shape(),

@@ -22,6 +22,7 @@
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/reduce.h"
 #include "tapir/ops/reduce_impl.h"
+#include "tapir/ops/rounded_once_impl.h"
 #include "tapir/ops/view.h"
 
 namespace tapir {
@@ -404,6 +405,10 @@ Tensor affine_grid(In theta, const Shape& size, bool align_corners) {
     }
     const detail::RecordedParts parts(theta.loc);
     const detail::PauseAutocast exact;  // in 16 bits neighbouring pixels have one place
+    if (const RoundedOnce once({&theta.tensor}); once.is_needed()) {
+        const Tensor wide = once.wide(theta.tensor);
+        return once.result(affine_grid(In(wide, theta.loc), size, align_corners));
+    }
     Tensor base;  // (height * width, 3)
     {
         const detail::PauseRecording pause;

@@ -17,6 +17,7 @@
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/reduce.h"
+#include "tapir/ops/rounded_once_impl.h"
 #include "tapir/ops/view.h"
 
 namespace tapir {
@@ -391,8 +392,15 @@ void fail_batchmean(const char* op, const Loc& loc) {
 
 Tensor kl_div(In input, In target, Reduction reduction, bool log_target) {
     check_two("kl_div", input, target);
+    if (reduction == Reduction::batchmean && input.tensor.dim() == 0) {
+        fail<ShapeError>(input.loc, "kl_div: batchmean needs an input with a batch, got shape ()");
+    }
+    if (const RoundedOnce once({&input.tensor, &target.tensor}); once.is_needed() && !detail::thread.autocast) {
+        const detail::RecordedParts parts(input.loc);
+        const Tensor x = once.wide(input.tensor), t = once.wide(target.tensor);
+        return once.result(kl_div(In(x, input.loc), In(t, input.loc), reduction, log_target));
+    }
     if (reduction == Reduction::batchmean) {
-        if (input.tensor.dim() == 0) fail<ShapeError>(input.loc, "kl_div: batchmean needs an input with a batch, got shape ()");
         const detail::RecordedParts parts(input.loc);
         return kl_div(input, target, Reduction::sum, log_target) / static_cast<double>(input->sizes[0]);
     }

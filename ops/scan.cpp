@@ -10,6 +10,7 @@
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/reduce.h"
 #include "tapir/ops/reduce_impl.h"
+#include "tapir/ops/rounded_once_impl.h"
 #include "tapir/ops/statistics.h"
 #include "tapir/ops/view.h"
 
@@ -128,12 +129,16 @@ Tensor weighted_exps(const Tensor& a, const Tensor& b, const Tensor& g, const We
     Tensor out;
     {
         const detail::UnrecordedPartsOf parts(loc);
+        const RoundedOnce once({&a, &b, &g});
+        const auto in = [&](const Tensor& t) { return once.is_needed() ? once.wide(t) : t; };
+        const Tensor before = in(a), logs = in(b), weights = in(g);
         const auto part = [&](const Tensor& weight) {
             const Tensor counts = logical_not(le(weight, 0));
-            const Tensor terms = where(counts, log(where(counts, weight, 1)) + b, -std::numeric_limits<double>::infinity());
-            return exp(scan_of_exps(terms, attrs.reverse, attrs.dim) + a);
+            const Tensor terms = where(counts, log(where(counts, weight, 1)) + logs, -std::numeric_limits<double>::infinity());
+            return exp(scan_of_exps(terms, attrs.reverse, attrs.dim) + before);
         };
-        out = part(g) - part(-g);
+        out = part(weights) - part(-weights);
+        if (once.is_needed()) out = once.result(out);
     }
     if (detail::thread.observed) record(weighted_exps_op, loc, {&a, &b, &g}, out, {&a, &b, &g, &out}, attrs);
     return out;

@@ -20,6 +20,7 @@
 #include "tapir/ops/matmul.h"
 #include "tapir/ops/order_impl.h"
 #include "tapir/ops/reduce_impl.h"
+#include "tapir/ops/rounded_once_impl.h"
 #include "tapir/ops/view.h"
 
 namespace tapir {
@@ -271,6 +272,10 @@ void check_observations(const char* op, const In& x) {
 Tensor cov(In x, int correction) {
     check_observations("cov", x);
     const detail::RecordedParts parts(x.loc);
+    if (const RoundedOnce once({&x.tensor}); once.is_needed()) {
+        const Tensor wide = once.wide(x.tensor);
+        return once.result(cov(In(wide, x.loc), correction));
+    }
     const int64_t n = x.tensor.dim() == 0 ? 1 : x.tensor.size(-1);
     const Tensor numbers = is_floating(x->dtype) ? x.tensor : to(x, default_dtype());
     const Tensor rows = numbers.dim() == 2 ? numbers : reshape(numbers, {1, n}), centred = rows - mean(rows, {1}, true);
@@ -281,6 +286,10 @@ Tensor cov(In x, int correction) {
 Tensor corrcoef(In x) {
     check_observations("corrcoef", x);
     const detail::RecordedParts parts(x.loc);
+    if (const RoundedOnce once({&x.tensor}); once.is_needed()) {
+        const Tensor wide = once.wide(x.tensor);
+        return once.result(corrcoef(In(wide, x.loc)));
+    }
     const Tensor c = cov(x);
     if (c.dim() == 0) return c / c;
     const Tensor deviation = sqrt(diagonal(c));
@@ -303,6 +312,10 @@ Tensor trapezoid(In y, double dx, Dim dim) {
     if (y.tensor.dim() == 0) fail<ShapeError>(y.loc, "trapezoid: y has no dimensions");
     const int d = detail::wrap_dim(dim, y.tensor.dim(), "trapezoid", y.loc);
     const detail::RecordedParts parts(y.loc);
+    if (const RoundedOnce once({&y.tensor}); once.is_needed()) {
+        const Tensor wide = once.wide(y.tensor);
+        return once.result(trapezoid(In(wide, y.loc), dx, d));
+    }
     return sum(sums_of_neighbours(y.tensor, d), {d}) * (dx / 2);
 }
 
@@ -322,6 +335,10 @@ Tensor trapezoid(In y, In x, Dim dim) {
         fail<ShapeError>(y.loc, "trapezoid: places of shape {} for y of shape {}, dimension {}", x.tensor.shape(), y.tensor.shape(), dim);
     }
     const detail::RecordedParts parts(y.loc);
+    if (const RoundedOnce once({&y.tensor, &x.tensor}); once.is_needed()) {
+        const Tensor wide = once.wide(y.tensor), at = once.wide(x.tensor);
+        return once.result(trapezoid(In(wide, y.loc), In(at, y.loc), d));
+    }
     const Tensor places = reshape(x, along);
     const int64_t steps = std::max<int64_t>(n - 1, 0);
     const Tensor widths = narrow(places, d, n - steps, steps) - narrow(places, d, 0, steps);
@@ -370,8 +387,11 @@ Tensor cdist(In a, In b, double p) {
     if (!(p >= 0)) fail<ValueError>(a.loc, "cdist: p must not be negative, got {}", p);
     const detail::RecordedParts parts(a.loc);
     const int64_t n = a->sizes[rank - 2], m = b->sizes[b.tensor.dim() - 2];
+    detail::checked_numel({n, m}, a->dtype, a.loc);  // before all elements are looked at
     if (p == 2 && (n > 25 || m > 25) && a->sizes[rank - 1] > 0 && are_squares_in_range(a.tensor, b.tensor)) {
-        return euclidean_by_products(a.tensor, b.tensor);
+        const RoundedOnce once({&a.tensor, &b.tensor});
+        return once.is_needed() ? once.result(euclidean_by_products(once.wide(a.tensor), once.wide(b.tensor)))
+                                : euclidean_by_products(a.tensor, b.tensor);
     }
     const Tensor difference = unsqueeze(a, -2) - unsqueeze(b, -3);
     if (a->sizes[rank - 1] == 0) return sum(difference, {-1});
