@@ -344,7 +344,7 @@ int check_gather(const char* op, const In& x, int dim, const In& index) {
     detail::check_defined(index, op);
     detail::check_same_device(op, x.tensor, index.tensor, x.loc);
     const int d = detail::wrap_dim(dim, x.tensor.dim(), op, x.loc);
-    bool fits = index.tensor.dim() == x.tensor.dim();
+    bool fits = index.tensor.dim() == x.tensor.dim() || (x.tensor.dim() == 0 && index.tensor.dim() == 1);
     for (int k = 0; k < x.tensor.dim() && fits; ++k) fits = k == d || index->sizes[k] <= x->sizes[k] || index->numel == 0;
     if (!fits) {
         fail<ShapeError>(x.loc, "{}: an index of shape {} does not fit shape {} along dimension {}", op,
@@ -381,7 +381,7 @@ Tensor clone_unrecorded(const Tensor& x, const Loc& loc) {
 }
 
 // 0-d tensors are handled as one element in one dimension.
-Tensor in_1d(const In& x) { return reshape(x, {1}); }
+Tensor in_1d(const In& x) { return x.tensor.dim() == 1 ? x.tensor : reshape(x, {1}); }
 
 // One element seen as a tensor of this shape.
 Tensor repeated(const Tensor& one, const Shape& shape) {
@@ -476,7 +476,7 @@ void index_add_rule(Backward& b) {
 
 Tensor gather(In x, Dim dim, In index) {
     const int d = check_gather("gather", x, dim, index);
-    if (x.tensor.dim() == 0) return reshape(gather(In(in_1d(x), x.loc), 0, In(in_1d(index), x.loc)), {});
+    if (x.tensor.dim() == 0) return reshape(gather(In(in_1d(x), x.loc), 0, In(in_1d(index), x.loc)), index.tensor.shape());
     const PickedIndex picked = picked_index("gather", index.tensor, x.tensor.shape(), d, x.loc);
     Tensor out = detail::make_empty(index.tensor.shape(), x->dtype, x->device, x.loc);
     gather_elements(out, x.tensor, d, picked);

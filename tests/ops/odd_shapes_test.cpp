@@ -2,9 +2,11 @@
 // The values and dtypes are PyTorch 2's.
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "../fails.h"
+#include "tapir/autograd/gradcheck.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -77,6 +79,45 @@ TEST_CASE("sizes of 1 broadcast", "[ops]") {
     Tape tape;
     tape.backward(sum(masked_scatter(leaf, tensor({true, false, false}), source)));
     CHECK(floats(leaf.grad()) == Floats{2, 2});
+}
+
+TEST_CASE("sizes of 1 and no sizes have the gradients of what they stand for", "[ops]") {
+    const auto check = [](const char* what, const std::function<Tensor(const std::vector<Tensor>&)>& fn, const std::vector<Shape>& shapes) {
+        INFO(what);
+        manual_seed(2);
+        std::vector<Tensor> inputs;
+        for (const Shape& shape : shapes) inputs.push_back(rand(shape, float64) + 0.5);
+        CHECK(gradcheck(fn, inputs, {.raise_exception = false}).message == "");
+        CHECK(gradgradcheck(fn, inputs, {.raise_exception = false}).message == "");
+    };
+    using In = const std::vector<Tensor>&;
+    check("einsum", [](In x) { return einsum("ij,jk->ik", {x[0], x[1]}); }, {{2, 1}, {3, 4}});
+    check("einsum of one", [](In x) { return einsum("i,i->", {x[0], x[1]}); }, {{1}, {3}});
+    check("einsum diagonal", [](In x) { return einsum("ii,i->i", {x[0], x[1]}); }, {{1, 1}, {3}});
+    check("einsum kept", [](In x) { return einsum("ij,ij->ij", {x[0], x[1]}); }, {{2, 1}, {1, 3}});
+    check("einsum of three", [](In x) { return einsum("bi,bj,bij->b", {x[0], x[1], x[2]}); }, {{1, 2}, {4, 3}, {4, 1, 3}});
+    check("einsum with dots", [](In x) { return einsum("...i,ij->...j", {x[0], x[1]}); }, {{2, 3, 1}, {4, 2}});
+    check("einsum summed alone", [](In x) { return einsum("ij,jk->k", {x[0], x[1]}); }, {{2, 1}, {3, 2}});
+    check("tensordot", [](In x) { return tensordot(x[0], x[1], 1); }, {{2, 1}, {3, 4}});
+    check("trapezoid", [](In x) { return trapezoid(x[0], x[1]); }, {{2, 3}, {1, 3}});
+    check("trapezoid of a row", [](In x) { return trapezoid(x[0], x[1]); }, {{1, 3}, {2, 3}});
+    check("trapezoid of vectors", [](In x) { return trapezoid(x[0], x[1], 1); }, {{2, 3, 4}, {3}});
+    check("linear", [](In x) { return linear(x[0], x[1], x[2]); }, {{2, 3}, {3}, {}});
+    check("linear of a vector", [](In x) { return linear(x[0], x[1]); }, {{3}, {3}});
+    check("linear, bias of rows", [](In x) { return linear(x[0], x[1], x[2]); }, {{2, 3}, {4, 3}, {2, 1}});
+    check("masked_scatter", [](In x) { return masked_scatter(x[0], tensor({true, false, true}), x[1]); }, {{2, 1}, {5}});
+    check("masked_scatter of a number", [](In x) { return masked_scatter(x[0], tensor({true, false, true}), x[1]); }, {{}, {5}});
+    check("index_select", [](In x) { return index_select(x[0], 0, tensor({0})); }, {{}});
+    check("index_add", [](In x) { return index_add(x[0], 0, tensor({0}), x[1]); }, {{}, {}});
+    check("unfold", [](In x) { return x[0].unfold(0, 1, 1); }, {{}});
+    check("max_pool2d",
+          [](In x) { return max_pool2d(x[0], 2, {.stride = 2, .padding = 1, .dilation = 2, .ceil_mode = true}); }, {{1, 2, 6, 5}});
+    check("cosine_similarity", [](In x) { return cosine_similarity(x[0], x[1], 1); }, {{2, 1}, {2, 3}});
+    check("pairwise_distance", [](In x) { return pairwise_distance(x[0], x[1]); }, {{1, 3}, {2, 3}});
+    check("cross", [](In x) { return cross(x[0], x[1]); }, {{1, 3}, {2, 3}});
+    check("take_along_dim", [](In x) { return take_along_dim(x[0], tensor({{1, 0, 2}}), 1); }, {{2, 3}});
+    check("masked_fill", [](In x) { return masked_fill(x[0], tensor({{true}, {false}}), x[1]); }, {{1, 3}, {}});
+    check("prelu", [](In x) { return prelu(x[0] - 1, x[1]); }, {{4}, {1}});
 }
 
 TEST_CASE("whole numbers go into integers, however they are written", "[ops]") {
