@@ -93,7 +93,7 @@ Tensor Tensor::unfold(Dim dim, int64_t size, int64_t step, Loc loc) const {
     sizes.push_back(size, loc);
     strides.push_back(strides[d], loc);
     sizes[d] = (sizes[d] - size) / step + 1;
-    strides[d] *= step;
+    if (sizes[d] > 1) strides[d] *= step;  // a lone window has no next one, however far that would be
     Tensor view = detail::at_line(loc, [&] { return detail::make_view(impl_, sizes, strides, 0); });
     record(windows_op, loc, {this}, view, {}, WindowAttrs{d, size, step});
     return view;

@@ -70,9 +70,9 @@ std::vector<Tensor> tensor_split(In x, const std::vector<int64_t>& indices, Dim 
     const detail::RecordedParts parts(x.loc);
     int64_t begin = 0;
     for (std::size_t i = 0; i <= indices.size(); ++i) {
-        const Slice part = i < indices.size() ? Slice(begin, indices[i]) : Slice(begin, Slice::kOpen);
-        result.push_back(slice(x, d, part));
-        if (i < indices.size()) begin = indices[i];
+        const int64_t end = i == indices.size() ? Slice::kOpen : std::max(indices[i], Slice::kOpen + 1);  // a number, however low
+        result.push_back(slice(x, d, Slice(begin, end)));
+        begin = end;
     }
     return result;
 }
