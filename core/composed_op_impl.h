@@ -1,4 +1,4 @@
-// ComposedOp: errors of an op that is made of others name the op that was called.
+// ComposedOp, CalledOp: errors of an op that is made of others name the op that was called.
 #pragma once
 
 namespace tapir::detail {
@@ -11,6 +11,21 @@ class [[nodiscard]] ComposedOp {
     ~ComposedOp();
     ComposedOp(const ComposedOp&) = delete;
     ComposedOp& operator=(const ComposedOp&) = delete;
+    /// The one whose name counts now; null: none.
+    static const char* current() noexcept;
+
+ private:
+    const char* outer_;
+};
+
+/// While it lives, errors of this thread begin with this op, or, null, with the one that throws, whatever scopes there are around it: a node of a graph
+/// is of the op that the traced program called.
+class [[nodiscard]] CalledOp {
+ public:
+    explicit CalledOp(const char* op) noexcept;
+    ~CalledOp();
+    CalledOp(const CalledOp&) = delete;
+    CalledOp& operator=(const CalledOp&) = delete;
 
  private:
     const char* outer_;

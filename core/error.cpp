@@ -61,10 +61,16 @@ detail::ComposedOp::ComposedOp(const char* op) noexcept : outer_(composed) {
 
 detail::ComposedOp::~ComposedOp() { composed = outer_; }
 
-// "mul: shapes differ" of an op that another one is made of, as that one says it; what a trace says is of its own.
+const char* detail::ComposedOp::current() noexcept { return composed; }
+
+detail::CalledOp::CalledOp(const char* op) noexcept : outer_(composed) { composed = op; }
+
+detail::CalledOp::~CalledOp() { composed = outer_; }
+
+// "mul: shapes differ" of an op that another one is made of, as that one says it; what a trace or a graph says is of its own.
 static std::string named(const std::string& message) {
     const std::size_t end = composed ? message.find(": ") : message.npos;
-    if (end == message.npos || message.find(' ') < end || message.starts_with("trace: ")) return message;
+    if (end == message.npos || message.find(' ') < end || message.starts_with("trace: ") || message.starts_with("graph: ")) return message;
     return composed + message.substr(end);
 }
 

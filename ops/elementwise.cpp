@@ -1183,23 +1183,12 @@ Tensor lerp(In start, In end, Scalar weight) {
 
 namespace {
 
-// Throws ValueError that names div, before the ops it is made of say it of themselves.
-void check_divisor(const In& a, const In& b) {
-    const bool is_whole = !is_floating(a.tensor.dtype()) && !is_floating(b.tensor.dtype()) && a.tensor.numel() > 0;
-    if (!is_whole || b.tensor.device() != cpu || b.tensor.numel() == 0) return;
-    const detail::UnrecordedParts parts;
-    if (!all(b).item<bool>()) fail<ValueError>(a.loc, "div: integer division by 0");
-}
-void check_divisor(const In& a, Scalar b) {
-    if (!is_floating(a.tensor.dtype()) && b.kind() != Scalar::Kind::floating && b.as_int64() == 0) fail<ValueError>(a.loc, "div: integer division by 0");
-}
-
 template <class B>
 Tensor rounded_quotient(const In& a, const B& b, const char* rounding_mode) {
+    const detail::ComposedOp composed("div");
     const std::string word = detail::checked_word("div", rounding_mode, a.loc);
     if (word == "floor") return floor_divide(a, b);
     if (word != "trunc") fail<ValueError>(a.loc, "div: rounding_mode is \"trunc\" or \"floor\", not \"{}\"", word);
-    check_divisor(a, b);
     const detail::RecordedParts parts(a.loc);
     // The remainder has a's sign, so that what is left is divided without one.
     const Tensor rest = fmod(a, b);

@@ -10,6 +10,7 @@
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/trace/graph.h"
 #include "tapir/core/broadcast_impl.h"
+#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/channels_impl.h"
@@ -588,6 +589,7 @@ std::vector<Tensor> fused_of(const FormCall& x, const FusedAttrs& a) {
         const CallerScope caller(node->loc.line() ? node->loc : loc);
         detail::thread.module = node->module;
         detail::thread.module_call = node->module_call;
+        const detail::CalledOp called(node->called);
         std::vector<const Tensor*> arguments;
         for (const Graph::Value* input : node->inputs) arguments.push_back(&values.at(input));
         Tensor y[2];

@@ -4,6 +4,7 @@
 // it.
 #include <vector>
 
+#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
@@ -270,12 +271,14 @@ class Picker {
 }  // namespace
 
 Tensor traced_index(const Tensor& x, const Index* indices, std::size_t count, const Loc& loc) {
+    const detail::ComposedOp composed("index");
     const detail::RecordedParts parts(loc);
     return Picker(x, indices, count).read();
 }
 
 Tensor traced_index_put(const Tensor& x, const Index* indices, std::size_t count, const Tensor& value, bool accumulate,
                         const Loc& loc) {
+    const detail::ComposedOp composed("index_put");
     const detail::RecordedParts parts(loc);
     return Picker(x, indices, count).with(value.to(x.device(), x.dtype()), accumulate);
 }

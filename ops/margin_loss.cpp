@@ -141,6 +141,7 @@ Tensor cosine_embedding_loss(In input1, In input2, In target, double margin, Red
 // --- Classes ----------------------------------------------------------------------------------------------------------------
 
 Tensor multi_margin_loss(In input, In target, int p, double margin, const Tensor& weight, Reduction reduction) {
+    const detail::ComposedOp composed("multi_margin_loss");
     check_all("multi_margin_loss", input, {&target});
     check_reduction("multi_margin_loss", reduction, input.loc);
     check_not_nan("multi_margin_loss", "margin", margin, input.loc);
@@ -168,6 +169,7 @@ Tensor multi_margin_loss(In input, In target, int p, double margin, const Tensor
 }
 
 Tensor multilabel_margin_loss(In input, In target, Reduction reduction) {
+    const detail::ComposedOp composed("multilabel_margin_loss");
     check_all("multilabel_margin_loss", input, {&target});
     check_reduction("multilabel_margin_loss", reduction, input.loc);
     check_classes("multilabel_margin_loss", target, input.loc);

@@ -148,6 +148,7 @@ Graph Graph::extract(const std::vector<Value*>& from, const std::vector<Value*>&
         mine->loc = node->loc;
         mine->module = node->module;
         mine->module_call = node->module_call;
+        mine->called = node->called;
         for (const Value* result : node->results) {
             Value* value = part.add_result(mine, result->dtype, result->device, result->shape);
             const bool is_new = of.emplace(result, value).second;  // else it is an input of the part, of that number

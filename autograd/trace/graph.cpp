@@ -314,6 +314,7 @@ Graph::Node* Graph::append_before(Node* other, const OpForm& form, Attributes at
     node->loc = other->loc;
     node->module = other->module;
     node->module_call = other->module_call;
+    node->called = other->called;
     move_last_to(at);
     return node;
 }
@@ -445,6 +446,7 @@ void Graph::join(std::vector<Joined> parts) {
         node->loc = last.loc;
         node->module = last.module;
         node->module_call = last.module_call;
+        node->called = last.called;
         for (const Node* other : part.nodes) {
             for (std::size_t i = 0; i < other->inputs.size(); ++i) drop_use(other->inputs[i], other, static_cast<int>(i));
             gone.insert(other->results.begin(), other->results.end());

@@ -113,6 +113,7 @@ class Graph {
         Loc loc;                             // where the program called the op; line() == 0: not known
         const ModuleName* module = nullptr;  // for which module, and which of its calls
         std::uint32_t module_call = 0;
+        const char* called = nullptr;        // the op that the program called, where this is one that it is made of; lives as long as the program
         std::uint64_t order;                 // larger than that of each node before it; for Graph
 
      private:

@@ -47,6 +47,7 @@ Node* put(Graph& graph, const char* op, const std::vector<std::pair<std::string,
     node->loc = like.loc;
     node->module = like.module;
     node->module_call = like.module_call;
+    node->called = like.called;
     return node;
 }
 

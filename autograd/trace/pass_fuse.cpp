@@ -217,6 +217,7 @@ class Fusion {
             inner->loc = node->loc;
             inner->module = node->module;
             inner->module_call = node->module_call;
+            inner->called = node->called;
             const Value& result = *node->results[0];
             of[node->results[0]] = body->add_result(inner, result.dtype, result.device, result.shape);
         }

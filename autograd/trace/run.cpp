@@ -9,6 +9,7 @@
 #include "tapir/autograd/trace/rewrite_impl.h"
 #include "tapir/autograd/trace/runner_impl.h"
 #include "tapir/autograd/watch_impl.h"
+#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
@@ -193,6 +194,7 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
         const CallerScope caller(node->loc.line() ? node->loc : loc);  // errors and records speak of the program that was traced
         detail::thread.module = node->module;
         detail::thread.module_call = node->module_call;
+        const detail::CalledOp called(node->called);
         arguments.clear();
         for (const Value* input : node->inputs) {
             Tensor& x = values[at(input)];

@@ -9,6 +9,7 @@
 #include "tapir/autograd/trace/frame_impl.h"
 #include "tapir/autograd/trace/names_impl.h"
 #include "tapir/core/autocast_impl.h"
+#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
@@ -50,6 +51,7 @@ void Plan::run_op(Call& call, Frame& frame, const Loc& loc) const {
     const ModuleRestore restore;
     thread.module = node.module;
     thread.module_call = node.module_call;
+    const CalledOp called(node.called);
     run_form(node.attributes().form(), call.call, frame.made.data());
     for (std::size_t k = 0; k < node.results.size(); ++k) {
         // Numbers among the operands are tensors here, and may count for more in a promotion.

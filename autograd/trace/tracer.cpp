@@ -10,6 +10,7 @@
 #include "tapir/autograd/trace/outside_trace_impl.h"
 #include "tapir/autograd/trace/runner_impl.h"
 #include "tapir/autograd/users_function_impl.h"
+#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/module_name.h"
@@ -354,6 +355,7 @@ void Tracer::describe(Graph::Node* node, const Loc& loc) {
     node->loc = detail::caller(loc);
     node->module = detail::thread.module;
     node->module_call = detail::thread.module_call;
+    node->called = ComposedOp::current();
 }
 
 void Tracer::set_module(std::size_t from, const ModuleName* module, const Loc& line) {
@@ -361,6 +363,7 @@ void Tracer::set_module(std::size_t from, const ModuleName* module, const Loc& l
         Graph::Node& node = *graph_.nodes()[i];
         if (node.module) continue;
         node.module = module;
+        if (module && *module->type) node.called = module->type;
         if (line.line()) node.loc = line;
     }
 }

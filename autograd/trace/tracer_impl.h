@@ -47,7 +47,8 @@ class Tracer : public OpWatcher {
     /// The value that a tensor stands for now; one that was not seen yet becomes a parameter or a constant.
     Graph::Value* value_of(const Tensor& x, const Loc& loc);
     std::size_t node_count() const noexcept { return graph_.nodes().size(); }
-    /// Nodes from that one on are of this module, and this line, where there is one; but for those that have a module already.
+    /// Nodes from that one on are of this module, and this line, where there is one; but for those that have a module already. Its type, where it has
+    /// one, is what the program called: a node of an ONNX model.
     void set_module(std::size_t from, const ModuleName* module, const Loc& line);
     /// Tensors that the trace made and that nobody else holds any more, nor views of them: the program cannot use them again. Their memory is free then.
     void forget_unused();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "../ops/samples.h"
+#include "tapir/autograd/trace/trace.h"
 
 using namespace tapir;
 using tapir::test::Call;
@@ -49,6 +50,27 @@ std::string op_in(const std::string& text) {
     return text.substr(begin, text.find(": ", begin) - begin);
 }
 
+// Whether the text begins with the op that the example is of, or with one that it calls itself.
+bool names_call(const Call& call, const std::string& text) {
+    std::string op = op_in(text);
+    op = op.substr(op.rfind(':') + 1);
+    if (op.ends_with('_')) op.pop_back();
+    return op == call.op->name || std::regex_search(call.code, std::regex("\\b" + op + "_?\\b"));
+}
+
+// Of the same shape and dtype.
+std::vector<Tensor> other_elements_than(const Tensor& x) {
+    std::vector<Tensor> others{zeros_like(x)};
+    if (is_floating(x.dtype())) {
+        for (const double value : {static_cast<double>(NAN), -2.0, 1e4}) others.push_back(full_like(x, value));
+    } else if (x.dtype() == bool_) {
+        others.push_back(logical_not(x));
+    } else {
+        for (const int far : {100, -100}) others.push_back(x + far);
+    }
+    return others;
+}
+
 }  // namespace
 
 TEST_CASE("errors name the op that was called, over the op table") {
@@ -64,15 +86,43 @@ TEST_CASE("errors name the op that was called, over the op table") {
                     call.run(changed);
                 } catch (const Error& error) {
                     ++errors;
-                    std::string op = op_in(error.what());
-                    op = op.substr(op.rfind(':') + 1);
-                    if (op.ends_with('_')) op.pop_back();
-                    if (op == call.op->name || std::regex_search(call.code, std::regex("\\b" + op + "_?\\b"))) continue;
                     INFO(call.name << ": " << call.code << ", operand " << k << " of shape " << other.shape().str() << ": " << error.what());
-                    CHECK(op == call.op->name);
+                    if (!names_call(call, error.what())) CHECK(op_in(error.what()) == call.op->name);
                 }
             }
         }
     }
     CHECK(errors > 5000);
+}
+
+TEST_CASE("errors of graphs' nodes name the op that the traced program called, over the op table", "[trace]") {
+    int errors = 0;
+    for (const Call& call : test::all_calls()) {
+        if (call.extreme || is_internal(call)) continue;
+        const std::vector<Tensor> inputs = test::make_inputs(call);
+        std::vector<TraceInput> named;
+        for (const Tensor& x : inputs) named.push_back({"x" + std::to_string(named.size()), x});
+        const Graph graph = trace([&](const std::vector<Tensor>& x) {
+            std::vector<Tensor> results;
+            for (const Tensor& y : call.run(x)) {
+                if (y.defined()) results.push_back(y);
+            }
+            return results;
+        }, named, {.reads = TraceOptions::Reads::guard});
+        for (std::size_t k = 0; k < inputs.size(); ++k) {
+            for (const Tensor& other : other_elements_than(inputs[k])) {
+                std::vector<Tensor> changed = inputs;
+                changed[k] = other;
+                try {
+                    graph(changed);
+                } catch (const Error& error) {
+                    if (op_in(error.what()) == "graph") continue;  // a guard
+                    ++errors;
+                    INFO(call.name << ": " << call.code << ", operand " << k << ": " << error.what());
+                    if (!names_call(call, error.what())) CHECK(op_in(error.what()) == call.op->name);
+                }
+            }
+        }
+    }
+    CHECK(errors > 100);
 }

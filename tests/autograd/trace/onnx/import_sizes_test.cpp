@@ -374,7 +374,19 @@ TEST_CASE("integers divided by 0 are Div's, and sequences have examples") {
     const Tensor a = tensor({7, -7}, int64);
     CHECK(graph({a, tensor({2, 2}, int64)})[0].to_vector<std::int64_t>() == Ints{3, -3});
     const auto run = [&] { graph.run({{"a", a}, {"b", tensor({1, 0}, int64)}}); };
-    CHECK_THROWS_WITH(run(), Catch::Contains("Div"));
+    CHECK_THROWS_WITH(run(), Catch::Contains(": Div: integer division by 0 (in /quotient/Div)"));
+    CHECK_THROWS_WITH(graph({a, tensor({1, 0}, int64)}), Catch::Contains(": Div: integer division by 0 (in /quotient/Div)"));
+    CHECK_THROWS_WITH(graph.compile()(a, tensor({1, 0}, int64)), Catch::Contains(": Div: integer division by 0 (in /quotient/Div)"));
+    for (const int fmod : {0, 1}) {
+        Model rest(14);
+        rest.input("a", {"2"}, kTypeInt64).input("b", {"2"}, kTypeInt64);
+        rest.node("Mod", {"a", "b"}, {"y"}).set("fmod", fmod);
+        rest.output("y", {}, kTypeInt64);
+        CHECK_THROWS_WITH(load_onnx_from_memory(rest.bytes())({a, tensor({1, 0}, int64)}), Catch::Contains(": Mod: integer division by 0 (in y)"));
+    }
+    const Graph traced = trace([](const std::vector<Tensor>& x) { return std::vector<Tensor>{div(x[0], x[1], "trunc"), div(x[0], x[1], "floor")}; },
+                               {{"a", a}, {"b", a}});
+    CHECK_THROWS_WITH(traced({a, tensor({1, 0}, int64)}), Catch::Contains(": div: integer division by 0"));
     FAILS(ValueError, "div: integer division by 0", div(a, tensor({1, 0}, int64), "trunc"));
     FAILS(ValueError, "div: integer division by 0", div(a, 0, "trunc"));
     Model sequence;
