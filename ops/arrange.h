@@ -33,7 +33,7 @@ Tensor atleast_2d(In x);
 Tensor atleast_3d(In x);
 /// Parts along dim as views: so many of nearly equal size, the first ones larger by 1; or up to each index, and what is left.
 /// Throws ValueError for no parts.
-std::vector<Tensor> tensor_split(In x, int sections, Dim dim = 0);
+std::vector<Tensor> tensor_split(In x, std::int64_t sections, Dim dim = 0);
 std::vector<Tensor> tensor_split(In x, const std::vector<std::int64_t>& indices, Dim dim = 0);
 /// All expanded to the shape that they broadcast to. Throws ShapeError.
 std::vector<Tensor> broadcast_tensors(TensorList tensors);

@@ -50,7 +50,7 @@ Tensor atleast_1d(In x) { return with_dims("atleast_1d", x, 1); }
 Tensor atleast_2d(In x) { return with_dims("atleast_2d", x, 2); }
 Tensor atleast_3d(In x) { return with_dims("atleast_3d", x, 3); }
 
-std::vector<Tensor> tensor_split(In x, int sections, Dim dim) {
+std::vector<Tensor> tensor_split(In x, int64_t sections, Dim dim) {
     detail::check_defined(x, "tensor_split");
     if (x.tensor.dim() == 0) fail<ShapeError>(x.loc, "tensor_split: a tensor without dimensions cannot be split");
     if (sections <= 0) fail<ValueError>(x.loc, "tensor_split: the number of parts must be above 0, got {}", sections);
