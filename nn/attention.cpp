@@ -5,6 +5,7 @@
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/nn/init.h"
+#include "tapir/nn/input_impl.h"
 #include "tapir/nn/parameter_impl.h"
 #include "tapir/ops/attention_impl.h"
 #include "tapir/ops/elementwise.h"
@@ -260,6 +261,7 @@ template <class Stack>
 void fill_stack(Stack& stack, const char* name, int64_t d_model, int64_t nhead, int64_t count, const TransformerOptions& options,
                 bool final_norm, const Loc& loc) {
     if (count < 1) fail<ValueError>(loc, "{}: num_layers must be at least 1, got {}", name, count);
+    if (count > kMostLayers) fail<ValueError>(loc, "{}: num_layers must be at most {}, got {}", name, kMostLayers, count);
     for (int64_t i = 0; i < count; ++i) stack.layers.emplace_back(d_model, nhead, options, loc);
     if (final_norm) stack.norm.emplace_back(Shape{d_model}, LayerNormOptions{.eps = options.layer_norm_eps, .bias = options.bias}, loc);
 }

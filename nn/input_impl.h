@@ -6,6 +6,9 @@
 
 namespace tapir::nn {
 
+/// Of stacks: a number beyond it is a mistake, for which layer after layer would fill the memory.
+inline constexpr std::int64_t kMostLayers = 100'000;
+
 [[noreturn]] void fail_not_floating(const char* layer, const In& x);
 
 /// Throws DTypeError for integers, with what to do about images of bytes and about indices.

@@ -276,6 +276,9 @@ RecurrentLayers::RecurrentLayers(const char* name, int64_t gates, int64_t input_
         fail<ValueError>(loc, "{}: sizes and num_layers must be at least 1, got {}, {} and {}", name, input_size, hidden_size,
                          options.num_layers);
     }
+    if (options.num_layers > kMostLayers) {
+        fail<ValueError>(loc, "{}: num_layers must be at most {}, got {}", name, kMostLayers, options.num_layers);
+    }
     if (!(options.dropout >= 0 && options.dropout <= 1)) {
         fail<ValueError>(loc, "{}: dropout must be in [0, 1], got {}", name, options.dropout);
     }

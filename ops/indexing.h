@@ -88,8 +88,9 @@ class PadMode {
     PadMode() = default;
     /// Throws ValueError for another word.
     PadMode(const TextArg& word, Loc loc = Loc::current());  // NOLINT: implicit by design
-    template <std::size_t N>
-    PadMode(const char (&word)[N], Loc loc = Loc::current()) : PadMode(TextArg(word, loc), loc) {}  // NOLINT
+    template <class S>
+        requires std::is_convertible_v<const S&, TextArg>
+    PadMode(const S& word, Loc loc = Loc::current()) : PadMode(TextArg(word, loc), loc) {}  // NOLINT
 
     Kind kind() const noexcept { return kind_; }
     const char* str() const noexcept;

@@ -8,7 +8,7 @@
 
 namespace tapir {
 
-///     if (const RoundedOnce once({&a.tensor, &b.tensor}); once.is_needed()) return once.result(cross(once.in(a), once.in(b), dim));
+///     if (const RoundedOnce once({&a.tensor, &b.tensor}); once.is_needed()) return once.result(cross(once.wide(a), once.wide(b), dim));
 /// Needed where all operands that are defined have one dtype of 16 bits.
 class RoundedOnce {
  public:

@@ -41,6 +41,8 @@ TEST_CASE("sizes of layers", "[nn]") {
     FAILS(ValueError, "LSTM: sizes and num_layers must be at least 1, got 0, 3 and 1", nn::LSTM(0, 3));
     FAILS(ValueError, "GRU: sizes and num_layers must be at least 1, got 3, 0 and 1", nn::GRU(3, 0));
     FAILS(ValueError, "RNN: sizes and num_layers must be at least 1, got 3, 3 and 0", nn::RNN(3, 3, {.num_layers = 0}));
+    FAILS(ValueError, "RNN: num_layers must be at most 100000, got 9223372036854775807", nn::RNN(3, 3, {.num_layers = INT64_MAX}));
+    FAILS(ValueError, "TransformerEncoder: num_layers must be at most 100000, got 9223372036854775807", nn::TransformerEncoder(4, 2, INT64_MAX));
     FAILS(ValueError, "a size must not be negative", nn::LSTMCell(-1, 3));
     FAILS(ValueError, "a size must not be negative", nn::GRUCell(3, -1));
     FAILS(ValueError, "a size must not be negative", nn::ChildSumTreeLSTMCell(3, -1));

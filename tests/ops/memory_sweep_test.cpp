@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <map>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "samples.h"
 #include "tapir/core/allocator.h"
@@ -71,24 +73,38 @@ Taken taken_by(const test::Call& call, const std::vector<Tensor>& inputs) {
     }
 }
 
-// Those that move or look at elements. Others compute 16-bit floats in float32, whole operands at once (softmax, the norms, pooling,
-// interpolation, gates), or are composed of ops whose results live beside each other (losses, cdist, cov, histc, isin): up to 4 times in
-// 16 bits. Products and losses of bytes are those of int64, 8 times.
-const std::set<std::string> kLean = {
-    "all", "amax", "amin", "aminmax", "any", "arange", "argmax", "argmin", "argsort", "atleast_1d",
-    "bincount", "block_diag", "broadcast_tensors", "cat", "channel_shuffle", "clone", "column_stack", "copy",
-    "count_nonzero", "cumsum", "diag", "diagonal", "diagonal_scatter", "dstack", "embedding", "empty", "empty_like",
-    "eye", "fill", "flip", "full", "full_like", "gather", "glu", "hstack", "index_copy", "index_fill", "index_put",
-    "index_select", "masked_fill", "masked_scatter", "mean", "movedim"};
+// What else an op may hold, as so many times the bytes of its operands and results, and why.
+struct More {
+    std::string_view op;
+    double times;
+    const char* reason;
+};
+constexpr More kMore[] = {
+    {"", 1, ""},
+};
+
+double most_of(std::string_view op) {
+    for (const More& more : kMore) {
+        if (more.op == op) return more.times;
+    }
+    return 1;
+}
+
+// Not swept: they take seconds of elements in such numbers.
+constexpr std::string_view kSlow[] = {"conv", "kron", "linalg_", "bilinear", "cdist", "pdist", "ctc_loss"};
+
+bool is_slow(std::string_view op) {
+    return std::any_of(std::begin(kSlow), std::end(kSlow), [&](std::string_view slow) { return op.starts_with(slow); });
+}
 
 }  // namespace
 
-TEST_CASE("ops that move or look at elements hold no more than operands and results once again") {
+TEST_CASE("ops hold no more than operands and results once again, beside these") {
     const int threads = num_threads();
     set_num_threads(1);
-    std::set<std::string> met;
+    std::map<std::string_view, double> found;
     for (const test::Call& call : test::all_calls()) {
-        if (call.extreme || !kLean.contains(call.op->name)) continue;
+        if (call.extreme || is_slow(call.op->name)) continue;
         const std::vector<Tensor> inputs = test::make_inputs(call);
         std::set<std::int64_t> sizes;
         for (const Tensor& x : inputs) {
@@ -101,14 +117,15 @@ TEST_CASE("ops that move or look at elements hold no more than operands and resu
                 if (largest_of(large) < kElements / 4) continue;
                 const Taken taken = taken_by(call, large);
                 INFO(call.name << " of " << name(dtype) << " " << taken.shapes);
-                CHECK(taken.times <= 1);
-                if (taken.is_there) met.insert(call.op->name);
+                CHECK(taken.times <= most_of(call.op->name));
+                if (taken.is_there) found[call.op->name] = std::max(found[call.op->name], taken.times);
             }
         }
     }
     set_num_threads(threads);
-    for (const std::string& op : kLean) {
-        INFO(op);
-        CHECK((met.contains(op) || op == "arange" || op == "empty" || op == "eye" || op == "full"));  // these have no operands
+    CHECK(found.size() > 200);
+    for (const More& more : kMore) {
+        INFO(more.op << ": " << more.reason);
+        CHECK((more.op.empty() || found[more.op] > more.times / 2));
     }
 }
