@@ -120,6 +120,7 @@ Tensor uniform_(const Tensor& t, double low, double high, Generator& generator, 
 
 Tensor normal_(const Tensor& t, double mean, double std, Loc loc) { return normal_(t, mean, std, default_generator(), loc); }
 Tensor normal_(const Tensor& t, double mean, double std, Generator& generator, Loc loc) {
+    if (!std::isfinite(mean) || std::isinf(std)) fail<ValueError>(loc, "normal_: the mean {} and the standard deviation {} must be finite", mean, std);
     const PauseUnlessTraced pause;
     Tensor to = t;
     return to.normal_(mean, std, generator, loc);

@@ -467,10 +467,7 @@ Tensor& Tensor::normal_(double mean, double std, Loc loc) { return normal_(mean,
 Tensor& Tensor::normal_(double mean, double std, Generator& generator, Loc loc) {
     detail::check_defined(In(*this, loc), "normal_");
     check_floating("normal_", dtype(), loc);
-    if (!(std >= 0)) fail<ValueError>(loc, "normal_: the standard deviation {} is negative", std);
-    if (!std::isfinite(mean) || !std::isfinite(std)) {
-        fail<ValueError>(loc, "normal_: the mean {} and the standard deviation {} must be finite", mean, std);
-    }
+    if (!(std >= 0)) fail<ValueError>(loc, "normal_: the standard deviation {} is {}", std, std < 0 ? "negative" : "no number");
     const detail::UndoneByError undone(generator);
     draw_into(normal_op, "normal", *this, {&generator, mean, std}, loc, [&](DType of) {
         return randn(shape(), generator, {of, impl_->device}) * std + mean;
