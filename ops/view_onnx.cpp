@@ -248,6 +248,7 @@ struct Columns {
         put("dilation", dilation);
         put("padding", padding);
         put("stride", stride);
+        if (stride[0] < 1 || stride[1] < 1) x.refuse("its stride is not above 0");
     }
     SymInt windows(int d, const SymInt& size) const {
         return (size + SymInt(2 * padding[d] - dilation[d] * (kernel[d] - 1) - 1)).floor_div(stride[d]) + SymInt(1);
