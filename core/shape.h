@@ -116,11 +116,11 @@ class Shape {
     std::int64_t back(Loc loc = Loc::current()) const& { return (*this)[{-1, loc}]; }
     std::int64_t& back(Loc loc = Loc::current()) & { return (*this)[{-1, loc}]; }
 
-    /// How many elements such a tensor has: the product of the sizes, 1 for the empty shape.
+    /// How many elements such a tensor has: the product of the sizes, 1 for the empty shape. Of sizes beyond any tensor it wraps.
     std::int64_t numel() const noexcept {
-        std::int64_t n = 1;
-        for (std::int64_t size : *this) n *= size;
-        return n;
+        std::uint64_t n = 1;
+        for (std::int64_t size : *this) n *= static_cast<std::uint64_t>(size);
+        return static_cast<std::int64_t>(n);
     }
 
     /// Appends a size. Throws ShapeError beyond 8.

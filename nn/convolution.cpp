@@ -38,14 +38,14 @@ ConvLayer::ConvLayer(const char* name, int dims, bool is_transposed, std::int64_
         }
     }
     Shape shape{is_transposed ? in : out, (is_transposed ? out : in) / options.groups};
-    std::int64_t fan = shape[1];
+    auto fan = static_cast<double>(shape[1]);
     for (int d = 0; d < dims; ++d) {
         const std::int64_t size = kernel_size[kernel_size.rank() == 1 ? 0 : d];
         if (size < 1) fail<ValueError>(loc, "{}: kernel_size must be at least 1, got {}", name, kernel_size);
         shape.push_back(size);
-        fan *= size;
+        fan *= static_cast<double>(size);
     }
-    const double bound = 1 / std::sqrt(static_cast<double>(fan));
+    const double bound = 1 / std::sqrt(fan);
     weight = uniform_parameter(shape, bound, loc);
     if (options.bias) bias = uniform_parameter({out}, bound, loc);
 }

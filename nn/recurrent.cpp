@@ -37,6 +37,7 @@ Tensor made(const Shape& shape, int64_t gates, int64_t hidden, const std::functi
 
 RecurrentWeights make_weights(int64_t gates, int64_t input, int64_t hidden, bool with_bias, const RecurrentInit& init,
                               const Loc& loc) {
+    check_hidden(hidden, loc);
     RecurrentWeights w;
     w.weight_ih = made({gates * hidden, input}, gates, hidden, init.input, loc);
     w.weight_hh = made({gates * hidden, hidden}, gates, hidden, init.recurrent, loc);

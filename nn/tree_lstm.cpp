@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tapir/core/fail_impl.h"
+#include "tapir/nn/input_impl.h"
 #include "tapir/nn/parameter_impl.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/make.h"
@@ -42,6 +43,7 @@ NaryTreeLSTMCell::NaryTreeLSTMCell(std::int64_t input_size, std::int64_t hidden_
     if (arity < 1 || arity > kMaxFusedChildren) {
         fail<ValueError>(loc, "NaryTreeLSTMCell: the arity {} is outside [1, {}]", arity, kMaxFusedChildren);
     }
+    check_hidden(hidden_size, loc);
     const double bound = bound_of(hidden_size);
     const std::int64_t input_blocks = inner_input_ ? 4 : 3;
     weight_ih = uniform_parameter({input_blocks * hidden_size, input_size}, bound, loc);
@@ -128,6 +130,7 @@ LSTMState NaryTreeLSTMCell::forward(In x, const std::vector<LSTMState>& children
 ChildSumTreeLSTMCell::ChildSumTreeLSTMCell(std::int64_t input_size, std::int64_t hidden_size, TreeLSTMOptions options, Loc loc) {
     const CallerScope caller(loc);
     const double bound = bound_of(hidden_size);
+    check_hidden(hidden_size, loc);
     weight_ih = uniform_parameter({4 * hidden_size, input_size}, bound, loc);
     weight_hh = uniform_parameter({3 * hidden_size, hidden_size}, bound, loc);
     weight_fh = uniform_parameter({hidden_size, hidden_size}, bound, loc);

@@ -393,7 +393,11 @@ Tensor kron(In a, In b) {
         of_a.push_back(1);
         of_b.push_back(1);
         of_b.push_back(n);
-        shape.push_back(m * n);
+        int64_t size = 0;
+        if (__builtin_mul_overflow(m, n, &size)) {
+            fail<OutOfMemory>(a.loc, "kron: of shapes {} and {} it is larger than any memory", a.tensor.shape(), b.tensor.shape());
+        }
+        shape.push_back(size);
     }
     return reshape(reshape(a, of_a) * reshape(b, of_b), shape);
 }

@@ -287,6 +287,12 @@ std::string channels_hint(const Shape& shape, int64_t channels, bool unbatched) 
                        place, place);
 }
 
+// -1 where that is no number.
+int64_t channels_of(int64_t in_group, int64_t groups) {
+    int64_t channels = 0;
+    return __builtin_mul_overflow(in_group, groups, &channels) ? -1 : channels;
+}
+
 // ends: options.padding can have both, see ConvCall.
 Tensor conv(const char* op, int dims, const In& x, const In& weight, const Tensor& bias, const ConvOptions& options,
             bool unbatched = false, bool ends = false) {
@@ -310,10 +316,11 @@ Tensor conv(const char* op, int dims, const In& x, const In& weight, const Tenso
     c.out_channels = w->sizes[0];
     c.groups = options.groups;
     check_bias(op, c, c.out_channels, bias, x.loc);
-    if (c.in_channels != w->sizes[1] * c.groups || c.out_channels % c.groups != 0) {
+    const int64_t expected = channels_of(w->sizes[1], c.groups);
+    if (c.in_channels != expected || c.out_channels % c.groups != 0) {
         fail<ShapeError>(x.loc, "{}: an input of shape {} does not fit a weight of shape {} (out, in / groups, ...) in {} group{}{}", op,
                          Shape(in->sizes + unbatched, in->rank - unbatched), weight.tensor.shape(), c.groups,
-                         c.groups == 1 ? "" : "s", channels_hint(x.tensor.shape(), w->sizes[1] * c.groups, unbatched));
+                         c.groups == 1 ? "" : "s", channels_hint(x.tensor.shape(), expected, unbatched));
     }
     for (int d = 0; d < dims; ++d) {
         c.in[3 - dims + d] = in->sizes[2 + d];
@@ -345,7 +352,7 @@ Tensor conv_transpose(const char* op, int dims, const In& x, const In& weight, c
     c.batch = in->sizes[0];
     c.out_channels = in->sizes[1];
     c.groups = options.groups;
-    c.in_channels = w->sizes[1] * c.groups;
+    c.in_channels = channels_of(w->sizes[1], c.groups);
     check_bias(op, c, c.in_channels, bias, x.loc);
     if (c.out_channels != w->sizes[0] || c.out_channels % c.groups != 0) {
         fail<ShapeError>(x.loc, "{}: an input of shape {} does not fit a weight of shape {} (in, out / groups, ...) in {} group{}", op,

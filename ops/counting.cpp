@@ -92,7 +92,9 @@ Tensor bincount(In x, const Tensor& weights, int64_t minlength) {
             if (ends[0].item<int64_t>() < 0) {
                 fail<ValueError>(x.loc, "bincount: numbers must not be negative, got {}", ends[0].item<int64_t>());
             }
-            length = std::max(length, ends[1].item<int64_t>() + 1);
+            const auto largest = ends[1].item<int64_t>();
+            detail::checked_numel({largest}, int64, x.loc);
+            length = std::max(length, largest + 1);
         }
         const DType of = !weights.defined() ? int64 : is_floating(weights.dtype()) ? weights.dtype() : float64;
         const Tensor values = weights.defined() ? weights.to(of) : ones(x.tensor.shape(), {int64, x->device});
@@ -111,6 +113,7 @@ Tensor histc(In x, int64_t bins, double min, double max) {
     const DType dtype = x->dtype;
     if (!is_floating(dtype)) fail<DTypeError>(x.loc, "histc: needs a floating dtype, got {}; convert with to(float32)", name(dtype));
     if (bins < 1) fail<ValueError>(x.loc, "histc: needs at least one bin, got {}", bins);
+    detail::checked_numel({bins}, int64, x.loc);
     if (!(min <= max)) fail<ValueError>(x.loc, "histc: the range from {} to {} is empty", min, max);
     const CallerScope caller(x.loc);
     const HistcCall call{bins, min, max};

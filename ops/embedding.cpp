@@ -152,6 +152,7 @@ Tensor one_hot_of(const In& indices, int64_t classes) {
     if (look) class_range(packed, low, high);
     if (classes == -1) {
         if (low < 0) fail<ValueError>(indices.loc, "one_hot: a class must not be negative, got {}", low);
+        if (high == INT64_MAX) fail<OutOfMemory>(indices.loc, "one_hot: {} classes are larger than any memory", high);
         classes = high + 1;
     }
     if (low < 0 || high >= classes) {

@@ -244,7 +244,7 @@ Tensor matrix_power(In a, int64_t n) {
     const detail::RecordedParts parts(a.loc);
     if (n == 0) return clone(expand(eye(a.tensor.size(-1), -1, {a->dtype, a->device}), a.tensor.shape()));
     Tensor square = n < 0 ? inv(a) : a.tensor, product;
-    for (auto left = static_cast<std::uint64_t>(n < 0 ? -n : n);;) {
+    for (auto left = n < 0 ? std::uint64_t{0} - static_cast<std::uint64_t>(n) : static_cast<std::uint64_t>(n);;) {
         if (left & 1) product = product.defined() ? matmul(product, square) : square;
         left >>= 1;
         if (left == 0) break;

@@ -304,7 +304,9 @@ Tensor product(const char* op, const Tensor& a, const Tensor& b, const Loc& loc)
     Shape shape = x->rank > 2 || y->rank > 2 ? batch_of(op, a, b, loc) : Shape();
     if (x->rank > 1) shape.push_back(m, loc);
     if (y->rank > 1) shape.push_back(n, loc);
-    const DType dtype = promote(x->dtype, y->dtype), computed = product_dtype(dtype, x->device, m * n * k);
+    // Of sizes beyond any memory it wraps, and the result is refused below.
+    const auto products = static_cast<int64_t>(static_cast<std::uint64_t>(m) * static_cast<std::uint64_t>(n) * static_cast<std::uint64_t>(k));
+    const DType dtype = promote(x->dtype, y->dtype), computed = product_dtype(dtype, x->device, products);
     const bool as_it_is = !on_gpu(x) || (is_matrix(x) && is_matrix(y));
     if (x->dtype == computed && y->dtype == computed && as_it_is) [[likely]] {
         Tensor out = detail::make_empty(shape, dtype, x->device, loc);

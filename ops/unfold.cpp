@@ -94,6 +94,7 @@ Tensor Tensor::unfold(Dim dim, int64_t size, int64_t step, Loc loc) const {
     strides.push_back(strides[d], loc);
     sizes[d] = (sizes[d] - size) / step + 1;
     if (sizes[d] > 1) strides[d] *= step;  // a lone window has no next one, however far that would be
+    detail::checked_numel(sizes, dtype(), loc);
     Tensor view = detail::at_line(loc, [&] { return detail::make_view(impl_, sizes, strides, 0); });
     record(windows_op, loc, {this}, view, {}, WindowAttrs{d, size, step});
     return view;
