@@ -11,6 +11,12 @@ template <class E, class... Args>
     throw E(fmt::format(format, std::forward<Args>(args)...), loc);
 }
 
+/// Throws ValueError for what no variance is held away from 0 by: negative numbers and nan. `what`: the op or the layer.
+inline void check_eps(const char* what, double eps, const Loc& loc) {
+    if (!(eps >= 0)) [[unlikely]]
+        fail<ValueError>(loc, "{}: eps must not be negative, got {}", what, eps);
+}
+
 namespace detail {
 
 /// "tree.cpp:42": the file's name without its folders, as a person would say it.

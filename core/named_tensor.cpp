@@ -11,7 +11,7 @@ namespace {
 std::string_view last_part(std::string_view name) { return name.substr(name.rfind('.') + 1); }
 
 // Up to five names: those that end as the wrong one does, else the first ones.
-std::string names_near(const NamedTensors& list, const std::string& wrong) {
+std::string names_near(const NamedTensors& list, std::string_view wrong) {
     constexpr std::size_t kShown = 5;
     std::vector<std::string_view> near;
     for (const NamedTensor& t : list) {
@@ -27,15 +27,15 @@ std::string names_near(const NamedTensors& list, const std::string& wrong) {
 
 }  // namespace
 
-NamedTensors::const_iterator NamedTensors::find(const TextArg& name) const noexcept {
+NamedTensors::const_iterator NamedTensors::find(TextViewArg name) const noexcept {
     return std::find_if(begin(), end(), [&](const NamedTensor& t) { return t.name == name; });
 }
 
-NamedTensors::iterator NamedTensors::find(const TextArg& name) noexcept {
+NamedTensors::iterator NamedTensors::find(TextViewArg name) noexcept {
     return std::find_if(begin(), end(), [&](const NamedTensor& t) { return t.name == name; });
 }
 
-const Tensor& NamedTensors::at(const TextArg& name, Loc loc) const {
+const Tensor& NamedTensors::at(TextViewArg name, Loc loc) const {
     const auto found = find(name);
     if (found != end()) return found->tensor;
     if (empty()) fail<IndexError>(loc, "there is no tensor \"{}\": the list is empty", name);

@@ -22,9 +22,9 @@ struct NamedTensor {
 /// A name that operator[] is given, with the caller's line.
 struct NameArg {
     template <class S>
-        requires std::is_convertible_v<S, std::string>
+        requires std::is_convertible_v<const S&, std::string_view>
     NameArg(const S& name, Loc line = Loc::current()) : value(name, line), loc(line) {}  // NOLINT: implicit by design
-    TextArg value;
+    TextViewArg value;
     Loc loc;
 };
 
@@ -39,11 +39,11 @@ class NamedTensors : public std::vector<NamedTensor> {
     /// The first tensor of that name. Throws IndexError, with names that are nearly right.
     const Tensor& operator[](const NameArg& name) const { return at(name.value, name.loc); }
     Tensor& operator[](const NameArg& name) { return const_cast<Tensor&>(at(name.value, name.loc)); }
-    const Tensor& at(const TextArg& name, Loc loc = Loc::current()) const;
-    bool contains(const TextArg& name) const noexcept { return find(name) != end(); }
+    const Tensor& at(TextViewArg name, Loc loc = Loc::current()) const;
+    bool contains(TextViewArg name) const noexcept { return find(name) != end(); }
     /// end() where there is none.
-    const_iterator find(const TextArg& name) const noexcept;
-    iterator find(const TextArg& name) noexcept;
+    const_iterator find(TextViewArg name) const noexcept;
+    iterator find(TextViewArg name) noexcept;
 };
 
 }  // namespace tapir

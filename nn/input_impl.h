@@ -23,9 +23,4 @@ inline void check_floating(const char* layer, const In& x) {
         fail_not_floating(layer, x);
 }
 
-/// Throws ValueError for an eps that is negative or nan.
-inline void check_eps(const char* layer, double eps, const Loc& loc) {
-    if (!(eps >= 0)) fail<ValueError>(loc, "{}: eps must not be negative, got {}", layer, eps);
-}
-
 }  // namespace tapir::nn

@@ -8,9 +8,8 @@
 #include <unordered_map>
 
 #include "tapir/autograd/op_form.h"
-#include "tapir/autograd/trace/graph.h"
+#include "tapir/autograd/trace/node_scope_impl.h"
 #include "tapir/core/broadcast_impl.h"
-#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/channels_impl.h"
@@ -583,13 +582,9 @@ std::vector<Tensor> fused_of(const FormCall& x, const FusedAttrs& a) {
     for (const auto* list : {&a.body->constants(), &a.body->parameters()}) {
         for (const Graph::Value* value : *list) values[value] = value->data;
     }
-    const detail::ModuleRestore restore;
     for (const auto& node : a.body->nodes()) {
         if (node->results.size() != 1 || !fused_op(node->attributes().form())) fail<ValueError>(loc, "fused: {} is no element-wise op", node->op);
-        const CallerScope caller(node->loc.line() ? node->loc : loc);
-        detail::thread.module = node->module;
-        detail::thread.module_call = node->module_call;
-        const detail::CalledOp called(node->called);
+        const detail::NodeScope scope(*node, loc);
         std::vector<const Tensor*> arguments;
         for (const Graph::Value* input : node->inputs) arguments.push_back(&values.at(input));
         Tensor y[2];

@@ -121,12 +121,6 @@ inline void check_channels(const char* op, const In& x, const Tensor& t, const c
     detail::check_same_device(op, x.tensor, t, x.loc);
 }
 
-/// Throws ValueError for what no variance is held away from 0 by: negative numbers and nan.
-inline void check_eps(const char* op, double eps, const Loc& loc) {
-    if (!(eps >= 0)) [[unlikely]]
-        fail<ValueError>(loc, "{}: eps must not be negative, got {}", op, eps);
-}
-
 inline void check_input(const char* op, const In& x, int least_dims) {
     detail::check_defined(x, op);
     if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "{}: needs a floating dtype, got {}; convert with to(float32)", op, name(x->dtype));

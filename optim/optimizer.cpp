@@ -566,12 +566,12 @@ double Optimizer::lr(std::size_t group, Loc loc) const {
     return lr_of(rule_).get(options_[group].data());
 }
 
-static void check_lr(double lr, const Loc& loc) {
-    if (!(lr >= 0) || std::isinf(lr)) fail<ValueError>(loc, "set_lr: the learning rate must be 0 or a finite number above it, got {}", lr);
+void check_rate(const char* name, const char* what, double rate, const Loc& loc) {
+    if (!(rate >= 0) || std::isinf(rate)) fail<ValueError>(loc, "{}: {} must be 0 or a finite number above it, got {}", name, what, rate);
 }
 
 void Optimizer::set_lr(double lr, std::size_t group, Loc loc) {
-    check_lr(lr, loc);
+    check_rate("set_lr", "the learning rate", lr, loc);
     if (detail::is_tracing() && lr != this->lr(group, loc)) {
         fail<TapeError>(loc, "set_lr: a graph holds the learning rate as a constant, {}: set another one outside of what is traced", this->lr(group, loc));
     }

@@ -27,6 +27,9 @@ namespace tapir::optim {
 
 struct Update;  // update_impl.h
 
+/// Throws ValueError, "set_lr: the learning rate must ...", for what is no learning rate.
+void check_rate(const char* name, const char* what, double rate, const Loc& loc);
+
 inline constexpr int kMaxBuffers = 3;
 
 /// What is kept for one parameter.

@@ -10,6 +10,7 @@
 #include "tapir/core/state_reader_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/make.h"
+#include "tapir/optim/rule_impl.h"
 
 namespace tapir::optim {
 namespace {
@@ -26,11 +27,6 @@ void check_gamma(const char* name, double gamma, const Loc& loc) {
 
 void check_steps(const char* name, const char* what, int64_t steps, const Loc& loc) {
     if (steps < 1) fail<ValueError>(loc, "{}: {} must be at least 1, got {}", name, what, steps);
-}
-
-// Of a learning rate that a schedule will set.
-void check_rate(const char* name, const char* what, double rate, const Loc& loc) {
-    if (!(rate >= 0) || std::isinf(rate)) fail<ValueError>(loc, "{}: {} must be 0 or a finite number above it, got {}", name, what, rate);
 }
 
 void check_defined(const char* name, const std::vector<const Schedule*>& schedules, const Loc& loc) {
@@ -120,9 +116,7 @@ void Schedule::load_state_dict(const NamedTensors& state, Loc loc) {
                          steps, groups);
     }
     for (std::size_t group = 0; group < groups; ++group) {
-        if (!(lr[group] >= 0) || std::isinf(lr[group])) {
-            fail<ValueError>(loc, "load_state_dict: a schedule's state has the learning rate {}", lr[group]);
-        }
+        check_rate("load_state_dict", "a schedule's learning rate", lr[group], loc);
         at(steps, base[group]);  // throws for steps that this schedule does not have
     }
     optimizer_.initial_lr_ = base;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "fails.h"
 #include "tapir/autograd/checkpoint.h"
 #include "tapir/autograd/gradcheck.h"
 #include "tapir/autograd/profiler.h"
@@ -28,22 +29,7 @@ using namespace tapir;
 
 namespace {
 
-template <class Fn>
-void refused(int line, const char* code, const std::string& text, const Fn& fn) {
-    INFO("line " << line << ": " << code);
-    try {
-        fn();
-        CHECK(std::string("an error") == "nothing thrown");
-    } catch (const ValueError& error) {
-        const std::string what = error.what();
-        INFO(what);
-        CHECK(what.find("null_test.cpp:" + std::to_string(line) + ": ") == 0);
-        CHECK(what.find(text) != std::string::npos);
-    } catch (const std::exception& error) {
-        CHECK(std::string("another type of error: ") + error.what() == "");
-    }
-}
-#define REFUSED(text, ...) refused(__LINE__, #__VA_ARGS__, text, [&] { static_cast<void>(__VA_ARGS__); })
+#define REFUSED(text, ...) FAILS(ValueError, text, static_cast<void>(__VA_ARGS__))
 #define NULL_TEXT(...) REFUSED("a text that is given here is a null pointer", __VA_ARGS__)
 
 using OfList = std::function<Tensor(const std::vector<Tensor>&)>;

@@ -145,10 +145,7 @@ Graph Graph::extract(const std::vector<Value*>& from, const std::vector<Value*>&
         std::vector<Value*> inputs;
         for (const Value* input : node->inputs) inputs.push_back(of.at(input));
         Node* mine = part.append(node->attributes().form(), node->attributes(), inputs);
-        mine->loc = node->loc;
-        mine->module = node->module;
-        mine->module_call = node->module_call;
-        mine->called = node->called;
+        mine->set_origin(*node);
         for (const Value* result : node->results) {
             Value* value = part.add_result(mine, result->dtype, result->device, result->shape);
             const bool is_new = of.emplace(result, value).second;  // else it is an input of the part, of that number

@@ -311,10 +311,7 @@ Graph::Value* Graph::add_result(Node* node, DType dtype, Device device, std::vec
 Graph::Node* Graph::append_before(Node* other, const OpForm& form, Attributes attributes, const std::vector<Value*>& inputs) {
     const std::size_t at = position(other, "Graph::append_before", Loc{});
     Node* node = append(form, std::move(attributes), inputs);
-    node->loc = other->loc;
-    node->module = other->module;
-    node->module_call = other->module_call;
-    node->called = other->called;
+    node->set_origin(*other);
     move_last_to(at);
     return node;
 }
@@ -443,10 +440,7 @@ void Graph::join(std::vector<Joined> parts) {
     for (Joined& part : parts) {
         const Node& last = *part.nodes.back();
         Node* node = append(*part.form, std::move(part.attributes), part.inputs);
-        node->loc = last.loc;
-        node->module = last.module;
-        node->module_call = last.module_call;
-        node->called = last.called;
+        node->set_origin(last);
         for (const Node* other : part.nodes) {
             for (std::size_t i = 0; i < other->inputs.size(); ++i) drop_use(other->inputs[i], other, static_cast<int>(i));
             gone.insert(other->results.begin(), other->results.end());

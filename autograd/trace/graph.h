@@ -103,18 +103,24 @@ class Graph {
         std::vector<Use> uses;  // in no order; that it is an output of the graph is none
     };
 
-    struct Node {
+    /// What of the program a node comes from. A node that takes the place of another has the same.
+    struct Origin {
+        Loc loc;                             // where the program called the op; line() == 0: not known
+        const ModuleName* module = nullptr;  // for which module, and which of its calls
+        std::uint32_t module_call = 0;
+        const char* called = nullptr;  // the op that the program called, where this is one that it is made of; lives as long as the program
+    };
+
+    struct Node : Origin {
         Node(const OpForm& form, Attributes attributes, std::vector<Value*> of, std::uint64_t place);
         const Attributes& attributes() const noexcept { return attributes_; }
+        const Origin& origin() const noexcept { return *this; }
+        void set_origin(const Origin& origin) noexcept { static_cast<Origin&>(*this) = origin; }
 
         std::string op;
         std::vector<Value*> inputs;
         std::vector<Value*> results;
-        Loc loc;                             // where the program called the op; line() == 0: not known
-        const ModuleName* module = nullptr;  // for which module, and which of its calls
-        std::uint32_t module_call = 0;
-        const char* called = nullptr;        // the op that the program called, where this is one that it is made of; lives as long as the program
-        std::uint64_t order;                 // larger than that of each node before it; for Graph
+        std::uint64_t order;  // larger than that of each node before it; for Graph
 
      private:
         friend class Graph;

@@ -44,10 +44,7 @@ Node* put(Graph& graph, const char* op, const std::vector<std::pair<std::string,
     Attributes attributes(*form);
     for (const auto& [name, value] : set) attributes.set(name, value);
     Node* node = graph.append(*form, std::move(attributes), inputs);
-    node->loc = like.loc;
-    node->module = like.module;
-    node->module_call = like.module_call;
-    node->called = like.called;
+    node->set_origin(like);
     return node;
 }
 

@@ -214,10 +214,7 @@ class Fusion {
                 inputs.push_back(here);
             }
             Node* inner = body->append(node->attributes().form(), node->attributes(), inputs);
-            inner->loc = node->loc;
-            inner->module = node->module;
-            inner->module_call = node->module_call;
-            inner->called = node->called;
+            inner->set_origin(*node);
             const Value& result = *node->results[0];
             of[node->results[0]] = body->add_result(inner, result.dtype, result.device, result.shape);
         }

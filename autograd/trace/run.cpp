@@ -6,10 +6,10 @@
 #include "tapir/autograd/tape.h"
 #include "tapir/autograd/trace/check_node_impl.h"
 #include "tapir/autograd/trace/names_impl.h"
+#include "tapir/autograd/trace/node_scope_impl.h"
 #include "tapir/autograd/trace/rewrite_impl.h"
 #include "tapir/autograd/trace/runner_impl.h"
 #include "tapir/autograd/watch_impl.h"
-#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
@@ -189,12 +189,8 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
     for (std::size_t i = 0; i < given.size(); ++i) values[at(inputs_[i])] = given[i];
     std::vector<Tensor> arguments;
     std::vector<const Tensor*> addresses;
-    const detail::ModuleRestore restore;
     for (const auto& node : nodes_) {
-        const CallerScope caller(node->loc.line() ? node->loc : loc);  // errors and records speak of the program that was traced
-        detail::thread.module = node->module;
-        detail::thread.module_call = node->module_call;
-        const detail::CalledOp called(node->called);
+        const detail::NodeScope scope(*node, loc);
         arguments.clear();
         for (const Value* input : node->inputs) {
             Tensor& x = values[at(input)];

@@ -8,8 +8,8 @@
 #include "tapir/autograd/trace/compiled_graph.h"
 #include "tapir/autograd/trace/frame_impl.h"
 #include "tapir/autograd/trace/names_impl.h"
+#include "tapir/autograd/trace/node_scope_impl.h"
 #include "tapir/core/autocast_impl.h"
-#include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
@@ -47,11 +47,7 @@ void Plan::check_inputs(const Tensor* const* given, const Loc& loc) const {
 // Makes the results.
 void Plan::run_op(Call& call, Frame& frame, const Loc& loc) const {
     const Graph::Node& node = *call.step->node;
-    const CallerScope caller(node.loc.line() ? node.loc : loc);  // errors speak of the program that was traced
-    const ModuleRestore restore;
-    thread.module = node.module;
-    thread.module_call = node.module_call;
-    const CalledOp called(node.called);
+    const NodeScope scope(node, loc);
     run_form(node.attributes().form(), call.call, frame.made.data());
     for (std::size_t k = 0; k < node.results.size(); ++k) {
         // Numbers among the operands are tensors here, and may count for more in a promotion.

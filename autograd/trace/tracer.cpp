@@ -352,10 +352,7 @@ Tracer::Seen& Tracer::seen(const Tensor& x, const Loc& loc) {
 }
 
 void Tracer::describe(Graph::Node* node, const Loc& loc) {
-    node->loc = detail::caller(loc);
-    node->module = detail::thread.module;
-    node->module_call = detail::thread.module_call;
-    node->called = ComposedOp::current();
+    node->set_origin({detail::caller(loc), detail::thread.module, detail::thread.module_call, ComposedOp::current()});
 }
 
 void Tracer::set_module(std::size_t from, const ModuleName* module, const Loc& line) {

@@ -165,26 +165,17 @@ class DataLoader : public detail::LoaderBase {
     /// `collate` makes a batch of a std::vector of items, on several threads at once; unless given: data::collate(). Throws
     /// ValueError for options that make no sense, and for a null function.
     explicit DataLoader(D dataset, const LoaderOptions& options = {}, Collate collate = {}, Loc loc = Loc::current())
-        : LoaderBase(dataset.size(), batches_of(dataset.size(), options, loc), options, loc),
-          dataset_(std::move(dataset)), collate_(std::move(collate)) {
-        tapir::detail::check_function("DataLoader", collate_, loc);
-    }
+        : DataLoader(dataset, batches_of(dataset.size(), options, loc), options, std::move(collate), loc, Made{}) {}
     /// In the order of a Sampler.
     template <class S>
         requires std::is_base_of_v<Sampler, S>
     DataLoader(D dataset, S sampler, const LoaderOptions& options = {}, Collate collate = {}, Loc loc = Loc::current())
-        : LoaderBase(dataset.size(), batches_of(std::make_shared<const S>(std::move(sampler)), options, loc), options, loc),
-          dataset_(std::move(dataset)), collate_(std::move(collate)) {
-        tapir::detail::check_function("DataLoader", collate_, loc);
-    }
+        : DataLoader(dataset, batches_of(std::make_shared<const S>(std::move(sampler)), options, loc), options, std::move(collate), loc, Made{}) {}
     /// In the batches of a BatchSampler; the options' batch_size and drop_last mean nothing then.
     template <class S>
         requires std::is_base_of_v<BatchSampler, S>
     DataLoader(D dataset, S batches, const LoaderOptions& options = {}, Collate collate = {}, Loc loc = Loc::current())
-        : LoaderBase(dataset.size(), std::make_shared<const S>(std::move(batches)), options, loc),
-          dataset_(std::move(dataset)), collate_(std::move(collate)) {
-        tapir::detail::check_function("DataLoader", collate_, loc);
-    }
+        : DataLoader(dataset, std::make_shared<const S>(std::move(batches)), options, std::move(collate), loc, Made{}) {}
 
     const D& dataset() const noexcept { return dataset_; }
 
@@ -221,6 +212,12 @@ class DataLoader : public detail::LoaderBase {
     End end() const noexcept { return {}; }
 
  private:
+    struct Made {};
+    DataLoader(D& dataset, std::shared_ptr<const BatchSampler> batches, const LoaderOptions& options, Collate&& collate, const Loc& loc, Made)
+        : LoaderBase(dataset.size(), std::move(batches), options, loc), dataset_(std::move(dataset)), collate_(std::move(collate)) {
+        tapir::detail::check_function("DataLoader", collate_, loc);
+    }
+
     std::shared_ptr<void> make(const std::vector<std::int64_t>& indices, const LoaderState& state, const Loc& loc) const {
         std::vector<Item> items;
         items.reserve(indices.size());

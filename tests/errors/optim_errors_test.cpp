@@ -21,7 +21,7 @@ TEST_CASE("errors of schedules") {
     for (NamedTensor& t : state) {
         if (t.name == "lr") t.tensor = t.tensor - 1;
     }
-    FAILS(ValueError, "load_state_dict: a schedule's state has the learning rate -0.9", first.load_state_dict(state));
+    FAILS(ValueError, "load_state_dict: a schedule's learning rate must be 0 or a finite number above it, got -0.9", first.load_state_dict(state));
 }
 
 TEST_CASE("errors of gradients of rows") {
