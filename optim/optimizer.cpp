@@ -407,21 +407,19 @@ class ThrownByWatchers {
 
 // What the update of one parameter needs beside its buffers: all that takes memory. A device has no update of 16 bits, so that it needs a
 // copy in float32; the CPU converts part by part.
-static Update prepared(const Slot& slot, const Tensor& gradient, const SparseRows& rows, const Loc& loc) {
+static void prepare(Update& work, const Slot& slot, const Tensor& gradient, const SparseRows& rows, const Loc& loc) {
     const DType compute = computed_in(slot.parameter.dtype());
     const detail::PartsOfOp parts;
-    Update work;
     if (rows.defined()) {
         work.rows = coalesce({rows.indices, ready(rows.values, compute)}, slot.parameter.shape()[0], loc);
     } else {
         work.gradient = on_gpu(gradient) ? ready(gradient, compute) : gradient.contiguous();
     }
     work.parameter = on_gpu(slot.parameter) ? ready(slot.parameter, compute) : slot.parameter.contiguous();
-    return work;
 }
 
-// Of one parameter, or of rows of one. gradient: undefined where there are only rows of it. work: as prepared(), or empty: not yet.
-static void update(const OptimizerRule& rule, const void* options, Slot& slot, const Tensor& gradient, const SparseRows& rows, Update work,
+// Of one parameter, or of rows of one. gradient: undefined where there are only rows of it. work: of prepare(), or empty: not yet.
+static void update(const OptimizerRule& rule, const void* options, Slot& slot, const Tensor& gradient, const SparseRows& rows, Update& work,
                    StepQueue& queue, ThrownByWatchers& thrown, const Loc& loc) {
     const BufferNames names = rule.buffers(options);
     detail::begin_op(rule.op->name, slot.parameter.impl(), loc);
@@ -429,7 +427,7 @@ static void update(const OptimizerRule& rule, const void* options, Slot& slot, c
     if (detail::watching_ops) [[unlikely]]
         detail::log_placement(slot.parameter.impl());
     const detail::PartsOfOp parts;
-    if (!work.parameter.defined()) work = prepared(slot, gradient, rows, loc);
+    if (!work.parameter.defined()) prepare(work, slot, gradient, rows, loc);
     work.queue = &queue;
     for (int i = 0; i < kMaxBuffers; ++i) {
         if (names.of[i]) work.buffers[i] = slot.buffers[i];
@@ -468,7 +466,8 @@ static void update_rows(const OptimizerRule& rule, const void* options, Slot& sl
     Slot rows = slot;
     rows.parameter = rows_of(slot.parameter);
     for (Tensor& buffer : rows.buffers) buffer = rows_of(buffer);
-    update(rule, options, rows, rows_of(gradient), {}, {}, queue, thrown, loc);
+    Update work;
+    update(rule, options, rows, rows_of(gradient), {}, work, queue, thrown, loc);
     queue.flush();
     const auto put_back = [&](Tensor& whole, const Tensor& part) {
         const detail::Muted told(!queue.is_told);
@@ -488,7 +487,7 @@ struct Waiting {
     Slot* slot;
     Tensor gradient, used_rows;  // used_rows: of an update of these rows alone, in a trace
     SparseRows rows;
-    Update work;  // undefined: on a device, which has no memory for all of them, and in a trace
+    Update work;  // empty: on a device, which has no memory for all of them, and in a trace
 };
 }  // namespace
 
@@ -502,36 +501,34 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
         for (Slot& slot : groups_[g]) {
             AutogradMeta* meta = slot.parameter.impl()->meta;
             if (!meta) continue;
-            SparseRows rows;
-            Tensor gradient, used_rows;
-            bool is_unchanged = false;  // since somebody read the gradient
-            {
-                const std::lock_guard lock(detail::gradient_mutex());
-                if (!meta->has_gradient()) continue;
-                if (takes_rows(g, slot)) {
-                    rows = detail::rows_or_settle(*meta, slot.parameter.shape());
-                } else {
-                    detail::settle_gradient(*meta, slot.parameter.shape());
-                }
-                gradient = meta->grad;
-                used_rows = meta->used_rows;
-                is_unchanged = meta->is_sure_of_rows();
+            std::unique_lock lock(detail::gradient_mutex());
+            if (!meta->has_gradient()) continue;
+            Waiting& w = waiting.emplace_back();
+            w.group = g;
+            w.slot = &slot;
+            if (takes_rows(g, slot)) {
+                w.rows = detail::rows_or_settle(*meta, slot.parameter.shape());
+            } else {
+                detail::settle_gradient(*meta, slot.parameter.shape());
             }
+            w.gradient = meta->grad;
+            w.used_rows = meta->used_rows;
+            const bool is_unchanged = meta->is_sure_of_rows();  // since somebody read the gradient
+            lock.unlock();
             bool is_of_rows = false;  // in a trace
-            if (gradient.defined() && used_rows.defined()) {
+            if (w.gradient.defined() && w.used_rows.defined()) {
                 if (!detail::is_tracing()) {
-                    rows = (is_unchanged ? rows_unchanged : rows_again)(gradient, used_rows, loc);
+                    w.rows = (is_unchanged ? rows_unchanged : rows_again)(w.gradient, w.used_rows, loc);
                 } else {
-                    is_of_rows = !rule_.rows_suffice(options) && rows_again(gradient, used_rows, loc).defined();
+                    is_of_rows = !rule_.rows_suffice(options) && rows_again(w.gradient, w.used_rows, loc).defined();
                 }
             }
+            if (!is_of_rows) w.used_rows = Tensor();
             for (int i = 0; i < kMaxBuffers; ++i) {
                 if (names.of[i] && !slot.buffers[i].defined()) make_buffers(g, loc);  // another thread's backward gave the gradient just now
             }
             if (detail::is_tracing()) make_progress(slot, loc);
-            Update work;
-            if (!on_gpu(slot.parameter) && !detail::is_tracing()) work = prepared(slot, gradient, rows, loc);
-            waiting.push_back({g, &slot, gradient, is_of_rows ? used_rows : Tensor(), rows, std::move(work)});
+            if (!on_gpu(slot.parameter) && !detail::is_tracing()) prepare(w.work, slot, w.gradient, w.rows, loc);
         }
     }
     // From here on nothing on the CPU takes memory.
@@ -540,9 +537,10 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
         if (w.used_rows.defined()) {
             update_rows(rule_, options, *w.slot, w.gradient, w.used_rows, queue, thrown, loc);
         } else {
-            update(rule_, options, *w.slot, w.gradient, w.rows, std::move(w.work), queue, thrown, loc);
+            update(rule_, options, *w.slot, w.gradient, w.rows, w.work, queue, thrown, loc);
         }
         w.gradient = Tensor();
+        w.work = Update();
     }
     thrown.rethrow();
 }
