@@ -18,6 +18,14 @@ function(tapir_compile_fast target)
     endif()
 endfunction()
 
+# Headers that are compiled once for all files of a target, which takes 1 to 2 seconds off each. Only in the folders of the sanitizers: what others
+# compile is the same in several of them, and ccache would no longer see that it is.
+function(tapir_precompile target)
+    if(TAPIR_SANITIZE)
+        target_precompile_headers(${target} PRIVATE <algorithm> <functional> <memory> <string> <unordered_map> <vector> ${ARGN})
+    endif()
+endfunction()
+
 # For the library and its kernels.
 function(tapir_library_settings target)
     tapir_own_target(${target})

@@ -2,6 +2,7 @@
 // dtypes: the graph does what the program does, for other sizes too, none among them, before and after all passes; so does its gradient.
 #include <random>
 
+#include "../../sanitizers.h"
 #include "passes_check.h"
 #include "tapir/autograd/trace/control_flow.h"
 #include "tapir/autograd/trace/grad.h"
@@ -141,7 +142,7 @@ void check_runs(const Graph& graph, const Tensor& x, const Tensors& wanted) {
 
 TEST_CASE("random programs of branches and loops") {
     std::size_t parts = 0;
-    for (unsigned seed = 0; seed < 80; ++seed) {
+    for (unsigned seed = 0; seed < test::share(80U); ++seed) {
         INFO("seed " << seed);
         const bool draws = seed % 4 == 0;
         manual_seed(seed);
@@ -161,12 +162,12 @@ TEST_CASE("random programs of branches and loops") {
             check_runs(passed, x, wanted);
         }
     }
-    CHECK(parts > 40);
+    CHECK(parts > test::share<std::size_t>(40));
 }
 
 TEST_CASE("gradients of random programs of branches and loops") {
     int compared = 0;
-    for (unsigned seed = 0; seed < 40; ++seed) {
+    for (unsigned seed = 0; seed < test::share(40U); ++seed) {
         INFO("seed " << seed);
         const auto loss = [&](const Tensor& x) { return sum(run_program(seed, x, /*draws=*/false, /*views=*/false)[0] * 0.5); };
         manual_seed(seed);
@@ -194,5 +195,5 @@ TEST_CASE("gradients of random programs of branches and loops") {
             ++compared;
         }
     }
-    CHECK(compared > 30);
+    CHECK(compared > test::share(30));
 }

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "../../fails.h"
+#include "../../sanitizers.h"
 #include "tapir/autograd/trace/passes.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/tapir.h"
@@ -96,7 +97,7 @@ TEST_CASE("pieces are what their base is, and write into it") {
 }
 
 TEST_CASE("random programs of views and writes") {
-    for (unsigned seed = 0; seed < 300; ++seed) {
+    for (unsigned seed = 0; seed < test::share(300U); ++seed) {
         INFO("seed " << seed);
         check_traced([seed](const Tensor& x) { return random_program(seed, x); }, arange(12, float32).reshape({3, 4}));
     }

@@ -2,6 +2,7 @@
 // throws a FileError, which begins with the caller's line. (Fuzzers that search on from here: tests/fuzz.)
 #include <functional>
 
+#include "../../sanitizers.h"
 #include "../check.h"
 #include "tapir/nn/data/data.h"
 #include "files.h"
@@ -98,7 +99,7 @@ TEST_CASE("a damaged file is read or refused by every reader") {
             folder.write("file", seed);
             reader.read(path);  // the seed itself is fine
         }
-        for (int round = 0; round < 1500; ++round) {
+        for (int round = 0; round < test::share(1500); ++round) {
             const std::string& seed = reader.seeds[random.below(reader.seeds.size())];
             const std::string contents = mutated(seed, reader.seeds[random.below(reader.seeds.size())], random);
             folder.write("file", contents);
@@ -113,8 +114,8 @@ TEST_CASE("a damaged file is read or refused by every reader") {
             }
         }
         INFO(reader.name << ": " << read << " read, " << refused << " refused");
-        CHECK(read > 10);
-        CHECK(refused + (std::string(reader.name) == "lines" ? 1000 : 0) > 500);
+        CHECK(read > test::share(10));
+        CHECK(refused + (std::string(reader.name) == "lines" ? 1000 : 0) > test::share(500));
     }
 }
 

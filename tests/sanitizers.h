@@ -1,0 +1,18 @@
+// share(n): how many of n random programs, files or mutations a test runs. All of them; under a sanitizer, which takes ten times as long, the
+// first quarter.
+#pragma once
+
+namespace test {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
+template <class Int>
+constexpr Int share(Int n) {
+    return kSanitized ? (n + 3) / 4 : n;
+}
+
+}  // namespace test
