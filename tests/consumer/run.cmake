@@ -1,5 +1,6 @@
 # Installs Tapir as a static or a shared library (KIND), moves the installation, and builds and runs the consumer against
 # it, and one of Tapir::onnx where there is that (ONNX): by find_package, then by pkg-config. The library is linked from the objects of the build that runs the test.
+# KIND subdirectory: a project that has Tapir's sources in it, by add_subdirectory or by FetchContent, and names no build type.
 # KIND runtime: Tapir::runtime of that build, by a user who has none of the packages that Tapir::tapir needs.
 function(run)
     execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
@@ -41,6 +42,25 @@ if(KIND STREQUAL "runtime")
     if(result EQUAL 0 OR NOT output MATCHES "no member named")
         message(FATAL_ERROR "an op that the runtime does not have compiles: ${output}")
     endif()
+    return()
+endif()
+
+if(KIND STREQUAL "subdirectory")
+    file(REMOVE_RECURSE ${WORK})
+    set(configure ${CMAKE_COMMAND} -G Ninja -S ${TAPIR_SOURCE}/tests/consumer -D CMAKE_CXX_COMPILER=${CXX} -D KIND=subdirectory
+        -D TAPIR_SOURCE=${TAPIR_SOURCE} -D TAPIR_CUDA=${CUDA} -D TAPIR_ONNX=${ONNX})
+    run(${configure} -B ${WORK}/fetched -D FETCH=ON -D CMAKE_EXPORT_COMPILE_COMMANDS=ON)
+    file(READ ${WORK}/fetched/compile_commands.json commands)
+    if(NOT commands MATCHES "-O[23][^\n]* -c [^\n]*/core/tensor.cpp" OR commands MATCHES "-O[0-9][^\n]* -c [^\n]*/consumer/main.cpp")
+        message(FATAL_ERROR "without a build type the library is compiled so: ${commands}")
+    endif()
+    if(commands MATCHES "tests/core|bench/|examples/")
+        message(FATAL_ERROR "a part of another project builds its own tests")
+    endif()
+    run(${configure} -B ${WORK}/added -D TAPIR_PREBUILT_OBJECTS=${TAPIR_BUILD}/objects.txt)
+    run(${CMAKE_COMMAND} --build ${WORK}/added --parallel 1 --target consumer)
+    run(${WORK}/added/consumer)
+    message("add_subdirectory: ${output}")
     return()
 endif()
 

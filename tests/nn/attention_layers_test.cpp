@@ -145,6 +145,32 @@ TEST_CASE("stacks of layers have layers of their own") {
     CHECK(decoder(x, encoder(x), {.is_causal = true}).shape() == Shape{5, 2, 4});
 }
 
+TEST_CASE("transformer layers drop the attention's weights, what it gives, and both layers behind it") {
+    const Tensor x = randn({3, 2, 8});
+    for (const bool norm_first : {false, true}) {
+        nn::TransformerEncoderLayer layer(8, 2, {.dim_feedforward = 16, .dropout = 0.5, .norm_first = norm_first});
+        const auto drop = [](const Tensor& t) { return dropout(t, 0.5, /*training=*/true); };
+        const auto attend = [&](const Tensor& t) { return drop(layer.self_attn(t, t, t).output); };
+        const auto feed = [&](const Tensor& t) { return drop(layer.linear2(drop(relu(layer.linear1(t))))); };
+        manual_seed(5);
+        const Tensor y = layer(x);
+        manual_seed(5);
+        if (norm_first) {
+            const Tensor h = x + attend(layer.norm1(x));
+            CHECK(equal(y, h + feed(layer.norm2(h))));
+        } else {
+            const Tensor h = layer.norm1(x + attend(x));
+            CHECK(equal(y, layer.norm2(h + feed(h))));
+        }
+    }
+    nn::TransformerDecoderLayer layer(8, 2, {.dropout = 1});
+    for (const nn::MultiheadAttention* attention : {&layer.self_attn, &layer.multihead_attn}) {
+        Tensor bias = attention->out_proj.bias;
+        bias.copy_(randn({8}));
+        CHECK(equal((*attention)(x, x, x).output, bias.expand({3, 2, 8})));  // no weight is left
+    }
+}
+
 TEST_CASE("what attention layers refuse") {
     const nn::MultiheadAttention layer(4, 2);
     const Tensor x = randn({5, 2, 4});

@@ -175,6 +175,25 @@ TEST_CASE("names, printing and dropout between layers") {
     same("eval", layer(x).output, layer(x).output.to_vector<double>(), 0);
 }
 
+TEST_CASE("dropout is between layers, not behind the last") {
+    const auto check_layer = [](const auto& two, auto& last) {
+        const NamedTensors weights = two.named_parameters();
+        for (const NamedTensor& own : last.named_parameters()) {
+            Tensor weight = own.tensor;
+            weight.copy_(weights[own.name.substr(0, own.name.size() - 1) + "1"]);
+        }
+        const Tensor y = two(randn({5, 2, 3})).output;  // of all that the first layer gives nothing is left
+        CHECK(equal(y, last(zeros({5, 2, 4})).output));
+        CHECK(y.abs().amin().item() > 0);
+    };
+    nn::LSTM lstm(4, 4);
+    check_layer(nn::LSTM(3, 4, {.num_layers = 2, .dropout = 1}), lstm);
+    nn::GRU gru(4, 4);
+    check_layer(nn::GRU(3, 4, {.num_layers = 2, .dropout = 1}), gru);
+    nn::RNN rnn(4, 4);
+    check_layer(nn::RNN(3, 4, {.num_layers = 2, .dropout = 1}), rnn);
+}
+
 TEST_CASE("what recurrent layers refuse") {
     const nn::LSTM layer(3, 4);
     const Tensor x = randn({5, 2, 3});

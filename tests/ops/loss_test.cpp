@@ -52,10 +52,10 @@ void throws_here(int line, const std::string& text, const F& f) {
 }
 #define THROWS(Type, text, ...) throws_here<Type>(__LINE__, text, [&] { static_cast<void>(__VA_ARGS__); })
 
-using Function = std::function<Tensor(const Tensor&)>;
+using LossOf = std::function<Tensor(const Tensor&)>;
 
 // d sum(f(x) * seed) / dx
-Tensor gradient_of(const Function& f, const Tensor& x, bool twice = false) {
+Tensor gradient_of(const LossOf& f, const Tensor& x, bool twice = false) {
     const Tensor leaf = x.clone().requires_grad_();
     Tape tape;
     const Tensor y = f(leaf);
@@ -94,7 +94,7 @@ double weighted_sum(const Tensor& y, double slope, double start) {
 }
 
 // First and second derivatives of f at the float64 tensor x, and the recorded against the unrecorded gradient.
-void check_derivatives(const Function& f, const Tensor& x) {
+void check_derivatives(const LossOf& f, const Tensor& x) {
     check_close(values(gradient_of(f, x)), differences([&](const Tensor& at) { return weighted_sum(f(at), 0.3, 1); }, x), 1e-6);
     check_close(values(gradient_of(f, x, true)),
                 differences([&](const Tensor& at) { return weighted_sum(gradient_of(f, at), 0.7, -1); }, x), 1e-6);
@@ -278,7 +278,7 @@ TEST_CASE("cross_entropy in float32 and 16-bit floats has the gradient of float6
     for (const DType dtype : {float32, float16, bfloat16}) {
         const double tolerance = dtype == float32 ? 1e-6 : dtype == float16 ? 1e-3 : 1e-2;
         const Tensor x = randn({40, 5}, dtype), targets = randint(5, {40});
-        const Function f = [&](const Tensor& at) { return cross_entropy(at, targets); };
+        const LossOf f = [&](const Tensor& at) { return cross_entropy(at, targets); };
         const Tensor g = gradient_of(f, x);
         CHECK(g.dtype() == dtype);
         check_close(values(g), values(gradient_of(f, x.to(float64))), tolerance);
@@ -312,7 +312,7 @@ TEST_CASE("a large cross_entropy is the same at any thread count and in every in
     const int threads = num_threads();
     for (const Shape& shape : {Shape{3000, 20}, Shape{50, 3000}, Shape{4, 6, 5000}}) {
         const Tensor x = randn(shape), targets = randint(shape[1], shape.rank() == 2 ? Shape{shape[0]} : Shape{shape[0], shape[2]});
-        const Function f = [&](const Tensor& at) { return cross_entropy(at, targets); };
+        const LossOf f = [&](const Tensor& at) { return cross_entropy(at, targets); };
         set_num_threads(1);
         const V loss = values(f(x)), grad = values(gradient_of(f, x));
         set_num_threads(4);
@@ -386,10 +386,10 @@ TEST_CASE("the other losses give PyTorch's numbers") {
 
     const Tensor p = tensor({0.0, 1.0, 0.3, 1.0}, float64), t = tensor({0.0, 0.0, 0.8, 1.0}, float64);
     check_close(values(binary_cross_entropy(p, t, {}, Reduction::none)), {0, 100, 1.03451323, 0}, 1e-8);
-    const Function bce = [&](const Tensor& at) { return binary_cross_entropy(at, t, {}, Reduction::sum); };
+    const LossOf bce = [&](const Tensor& at) { return binary_cross_entropy(at, t, {}, Reduction::sum); };
     check_close(values(gradient_of(bce, p)), {0, 1e12, -2.38095238, 0}, 1e-8);
     const Tensor logits = tensor({-100.0, 100.0, 0.3, -1.0}, float64);
-    const Function bce_logits = [&](const Tensor& at) {
+    const LossOf bce_logits = [&](const Tensor& at) {
         return binary_cross_entropy_with_logits(at, t, tensor({1.0, 1.0, 0.5, 1.0}, float64),
                                                 tensor({2.0, 2.0, 2.0, 3.0}, float64), Reduction::none);
     };
@@ -526,7 +526,7 @@ TEST_CASE("dropout keeps with probability 1 - p and scales what it keeps") {
 }
 
 TEST_CASE("dropout's derivatives, first and second") {
-    const Function f = [](const Tensor& x) {
+    const LossOf f = [](const Tensor& x) {
         Generator g(11);
         return square(dropout(x, 0.4, true, g)) * x;
     };

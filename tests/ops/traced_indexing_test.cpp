@@ -13,7 +13,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-using Function = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
+using Traced = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 
 void check_same(const std::vector<Tensor>& got, const std::vector<Tensor>& wanted) {
     REQUIRE(got.size() == wanted.size());
@@ -25,7 +25,7 @@ void check_same(const std::vector<Tensor>& got, const std::vector<Tensor>& wante
 }
 
 // The graph of a run on `first` does with `others` what the program does.
-void check(const Function& fn, const std::vector<Tensor>& first, const std::vector<Tensor>& others) {
+void check(const Traced& fn, const std::vector<Tensor>& first, const std::vector<Tensor>& others) {
     std::vector<TraceInput> inputs;
     for (std::size_t i = 0; i < first.size(); ++i) inputs.push_back({"x" + std::to_string(i), first[i].clone()});
     const Graph graph = trace(fn, inputs);
@@ -34,7 +34,7 @@ void check(const Function& fn, const std::vector<Tensor>& first, const std::vect
 }
 
 // The same of what it gives, and of the gradients of all floating inputs.
-void check_with_gradients(const Function& fn, const std::vector<Tensor>& first, const std::vector<Tensor>& others) {
+void check_with_gradients(const Traced& fn, const std::vector<Tensor>& first, const std::vector<Tensor>& others) {
     check(fn, first, others);
     check([&](const std::vector<Tensor>& x) {
         Tape tape;

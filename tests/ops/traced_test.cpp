@@ -34,9 +34,9 @@ void check_same(const std::vector<Tensor>& got, const std::vector<Tensor>& wante
     }
 }
 
-using Function = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
+using Traced = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 
-void check_trace(const Function& fn, const std::vector<Tensor>& inputs) {
+void check_trace(const Traced& fn, const std::vector<Tensor>& inputs) {
     manual_seed(5);
     const Graph graph = trace(fn, named(inputs));
     INFO(graph.str());

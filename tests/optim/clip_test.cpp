@@ -35,6 +35,17 @@ TEST_CASE("clip_grad_norm_ scales all gradients together") {
     CHECK(!check::message<ValueError>([&] { optim::clip_grad_value_({a}, NAN); }).empty());
 }
 
+TEST_CASE("clip_grad_norm_ adds 1e-6 to the norm") {
+    Tensor a = ones({2}, float64).requires_grad_();
+    a.set_grad(tensor({3e-6, 4e-6}, float64));
+    CHECK(optim::clip_grad_norm_({a}, 3e-6).item() == Approx(5e-6));
+    check::same("a", a.grad(), {1.5e-6, 2e-6}, 1e-12);  // times 3 / (5 + 1)
+    a.set_grad(tensor({3.0, 4.0}, float64));
+    optim::clip_grad_norm_({a}, 5);
+    CHECK(a.grad()[0].item() == Approx(3 * (5 / (5 + 1e-6))).epsilon(1e-12));
+    CHECK(a.grad()[0].item() < 3);
+}
+
 TEST_CASE("clipping sums up repeated rows first, and keeps them sparse") {
     nn::Embedding table(5, 2);
     const auto backward = [&] {

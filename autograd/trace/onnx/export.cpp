@@ -105,7 +105,7 @@ class Writer final : public OnnxBuilder {
     std::vector<std::string> write_model(onnx::ModelProto& model) {
         model.set_ir_version(ir_version(options_.opset));
         model.set_producer_name(detail::kOnnxProducer);
-        model.set_producer_version("0.1.0");
+        model.set_producer_version(TAPIR_VERSION);
         model.set_doc_string(options_.doc);
         model.add_opset_import()->set_version(options_.opset);
         for (const auto& [key, value] : options_.metadata) {
