@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <random>
 
+#include "../../sanitizers.h"
 #include "passes_check.h"
 #include "tapir/autograd/trace/grad.h"
 #include "tapir/autograd/trace/passes.h"
@@ -115,7 +116,7 @@ TEST_CASE("other shapes and dtypes are not taken in") {
 TEMPLATE_TEST_CASE("fused numbers are those of the ops", "", float, double) {
     const DType dtype = std::is_same_v<TestType, float> ? float32 : float64;
     const int threads = num_threads();
-    for (unsigned seed = 0; seed < 40; ++seed) {
+    for (unsigned seed = 0; seed < test::share(40U); ++seed) {
         manual_seed(seed);
         // Whole tiles, parts of one, and less than a vector.
         for (const std::int64_t n : {1, 7, 16, 300, 1024}) {

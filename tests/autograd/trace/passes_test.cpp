@@ -2,6 +2,7 @@
 #include <random>
 
 #include "../../ops/samples.h"
+#include "../../sanitizers.h"
 #include "passes_check.h"
 #include "tapir/autograd/trace/control_flow.h"
 #include "tapir/autograd/trace/grad.h"
@@ -181,7 +182,7 @@ Graph read_again(const Graph& graph) {
 }  // namespace
 
 TEST_CASE("passes change nothing in random programs") {
-    constexpr unsigned kPrograms = 200;
+    constexpr unsigned kPrograms = test::share(200U);
     std::size_t nodes = 0, left = 0;
     for (unsigned seed = 0; seed < kPrograms; ++seed) {
         INFO("seed " << seed);
@@ -220,7 +221,7 @@ TEST_CASE("passes change nothing in random programs") {
 }
 
 TEST_CASE("gradients of random programs are the same after all passes") {
-    for (unsigned seed = 0; seed < 40; ++seed) {
+    for (unsigned seed = 0; seed < test::share(40U); ++seed) {
         INFO("seed " << seed);
         Program program(seed, 12);
         const Graph graph = trace([&](const Tensor& x) { return program(x)[2]; }, {{"x", program.input(2), {"batch"}}});
