@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "tapir/autograd/result_types.h"
 #include "tapir/core/tensor.h"
 
 namespace tapir {
@@ -88,6 +89,7 @@ struct OpForm {
     void (*destroy)(void* attrs) noexcept;
     void (*fields)(Fields& f, void* attrs);
     void (*run)(const FormCall& x, Tensor* results);
+    ResultTypes (*types)(const TypeCall& t, const void* attrs);  // null: no rule is stated, or this is Tapir::runtime
     bool is_random = false;                       // it draws from the default generator
     /// Writes the result into a contiguous tensor of its shape and dtype without checks or records; false: it cannot here. Null: it cannot at all.
     bool (*into)(const FormCall& x, const Tensor& out) = nullptr;
@@ -163,32 +165,33 @@ inline void put_results(Tensor* to, std::vector<Tensor> from) {
 
 /// Defines the form of an op: the type of its attributes (copied from what record() is given, or from what its watchers are), how
 /// it is called again, of inputs x[0], x[1] ... x.count and attributes a, and the attributes' names.
-///     TAPIR_FORM(softmax, SoftmaxAttrs, softmax(x[0], a.dim), f("dim", a.dim));
+///     TAPIR_FORM(softmax, SoftmaxAttrs, same(t[0]), softmax(x[0], a.dim), f("dim", a.dim));
+/// `types`: what it gives, of the types t[0], t[1] ... of its operands, by the rules of result_types.h.
 /// The line must begin with TAPIR_FORM(NAME, as that of TAPIR_OP.
-#define TAPIR_FORM(op, Attrs, call, ...)         \
+#define TAPIR_FORM(op, Attrs, types, call, ...)  \
     extern const ::tapir::OpForm op##_form;      \
-    constexpr ::tapir::OpForm op##_form = TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), call, __VA_ARGS__)
+    constexpr ::tapir::OpForm op##_form = TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__)
 /// Of an op that has no attributes.
-#define TAPIR_PLAIN_FORM(op, call) TAPIR_FORM(op, ::tapir::detail::NoAttrs, call, static_cast<void>(f))
+#define TAPIR_PLAIN_FORM(op, types, call) TAPIR_FORM(op, ::tapir::detail::NoAttrs, TAPIR_TYPE(types), call, static_cast<void>(f))
 /// Of an op that draws random numbers.
-#define TAPIR_RANDOM_FORM(op, Attrs, call, ...)  \
+#define TAPIR_RANDOM_FORM(op, Attrs, types, call, ...)  \
     extern const ::tapir::OpForm op##_form;      \
-    constexpr ::tapir::OpForm op##_form = ::tapir::detail::random_form(TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), call, __VA_ARGS__))
+    constexpr ::tapir::OpForm op##_form = ::tapir::detail::random_form(TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__))
 /// Of an op whose results are views of operand 0, or look as if: see OpForm::is_view.
-#define TAPIR_VIEW_FORM(op, Attrs, call, ...)    \
+#define TAPIR_VIEW_FORM(op, Attrs, types, call, ...)    \
     extern const ::tapir::OpForm op##_form;      \
-    constexpr ::tapir::OpForm op##_form = ::tapir::detail::view_form(TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), call, __VA_ARGS__))
+    constexpr ::tapir::OpForm op##_form = ::tapir::detail::view_form(TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__))
 /// Of an op with results whose sizes depend on the elements of its inputs: a bit for each whose dimension 0 does.
-#define TAPIR_DATA_SIZED_FORM(op, Attrs, results, call, ...)                                                 \
+#define TAPIR_DATA_SIZED_FORM(op, Attrs, types, results, call, ...)                                                 \
     extern const ::tapir::OpForm op##_form;                                                                  \
     constexpr ::tapir::OpForm op##_form = ::tapir::detail::data_sized_form(                                  \
-        TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), call, __VA_ARGS__), [](const void* p) -> std::uint64_t {        \
+        TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__), [](const void* p) -> std::uint64_t {        \
             [[maybe_unused]] const auto& a = *static_cast<const Attrs*>(p);                                  \
             return results;                                                                                  \
         })
 /// The same as a value.
 #define TAPIR_TYPE(...) __VA_ARGS__
-#define TAPIR_FORM_OF(op, Attrs, call, ...)                                                            \
+#define TAPIR_FORM_OF(op, Attrs, types, call, ...)                                                            \
     {                                                                                                  \
         #op, ::tapir::detail::kAttrBytes<Attrs>, ::tapir::detail::copy_attrs<Attrs>,                   \
             ::tapir::detail::destroy_attrs<Attrs>,                                                     \
@@ -199,5 +202,16 @@ inline void put_results(Tensor* to, std::vector<Tensor> from) {
             [](const ::tapir::FormCall& x, ::tapir::Tensor* results) {                                 \
                 [[maybe_unused]] const auto& a = *static_cast<const Attrs*>(x.attrs);                  \
                 ::tapir::detail::put_results(results, call);                                           \
-            }                                                                                          \
+            },                                                                                         \
+            TAPIR_TYPES_OF(TAPIR_TYPE(Attrs), types)                                                   \
     }
+#ifdef TAPIR_RUNTIME  // graphs were checked when they were made
+#define TAPIR_TYPES_OF(Attrs, ...) nullptr
+#else
+#define TAPIR_TYPES_OF(Attrs, ...)                                                                     \
+    []([[maybe_unused]] const ::tapir::TypeCall& t, [[maybe_unused]] const void* p) -> ::tapir::ResultTypes { \
+        using namespace ::tapir::types;                                                                \
+        [[maybe_unused]] const auto& a = *static_cast<const Attrs*>(p);                                \
+        return __VA_ARGS__;                                                                            \
+    }
+#endif

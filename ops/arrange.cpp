@@ -521,11 +521,11 @@ Tensor pad_again(const Tensor& x, const PadCall& call) {
 
 }  // namespace
 
-TAPIR_FORM(tril, int64_t, tril(x[0], a), f("diagonal", a));
-TAPIR_FORM(triu, int64_t, triu(x[0], a), f("diagonal", a));
-TAPIR_FORM(flip, Dims, flip(x[0], a), f("dims", a));
-TAPIR_FORM(roll, RollCall, roll(x[0], a.shifts, a.dims), f("shifts", a.shifts)("dims", a.dims));
-TAPIR_FORM(repeat, Shape, repeat(x[0], a), f("repeats", a));
-TAPIR_FORM(pad, PadCall, pad_again(x[0], a), f("pad", a.widths)("value", a.value));
+TAPIR_FORM(tril, int64_t, same(t[0]), tril(x[0], a), f("diagonal", a));
+TAPIR_FORM(triu, int64_t, same(t[0]), triu(x[0], a), f("diagonal", a));
+TAPIR_FORM(flip, Dims, same(t[0]), flip(x[0], a), f("dims", a));
+TAPIR_FORM(roll, RollCall, same(t[0]), roll(x[0], a.shifts, a.dims), f("shifts", a.shifts)("dims", a.dims));
+TAPIR_FORM(repeat, Shape, unstated(), repeat(x[0], a), f("repeats", a));
+TAPIR_FORM(pad, PadCall, unstated(), pad_again(x[0], a), f("pad", a.widths)("value", a.value));
 
 }  // namespace tapir

@@ -499,9 +499,9 @@ std::vector<Tensor> batch_norm_backward_of(const FormCall& x, const BackwardCall
 
 }  // namespace
 
-TAPIR_FORM(batch_norm, Call, batch_norm_of(x, a),
+TAPIR_FORM(batch_norm, Call, unstated(), batch_norm_of(x, a),
            f("training", a.training)("momentum", a.momentum)("eps", a.eps)("has_running_mean", a.has_running_mean)(
                "has_running_var", a.has_running_var)("has_weight", a.has_weight)("has_bias", a.has_bias));
-TAPIR_FORM(batch_norm_backward, BackwardCall, batch_norm_backward_of(x, a), f("eps", a.eps)("has_weight", a.has_weight)("has_bias", a.has_bias));
+TAPIR_FORM(batch_norm_backward, BackwardCall, unstated(), batch_norm_backward_of(x, a), f("eps", a.eps)("has_weight", a.has_weight)("has_bias", a.has_bias));
 
 }  // namespace tapir

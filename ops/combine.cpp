@@ -550,6 +550,6 @@ Tensor Tensor::trace(Loc loc) const { return tapir::trace(In(*this, loc)); }
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_DATA_SIZED_FORM(repeated_indices, detail::NoAttrs, 1, repeated_indices(x[0], Loc::current()), static_cast<void>(f));
+TAPIR_DATA_SIZED_FORM(repeated_indices, detail::NoAttrs, unstated(), 1, repeated_indices(x[0], Loc::current()), static_cast<void>(f));
 
 }  // namespace tapir

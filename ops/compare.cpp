@@ -106,7 +106,7 @@ Tensor Tensor::nan_to_num(double nan, double posinf, double neginf, Loc loc) con
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_FORM(isclose, IscloseCall, isclose(x[0], x[1], a.rtol, a.atol, a.equal_nan),
+TAPIR_FORM(isclose, IscloseCall, pointwise(t, DType::boolean), isclose(x[0], x[1], a.rtol, a.atol, a.equal_nan),
            f("rtol", a.rtol)("atol", a.atol)("equal_nan", a.equal_nan));
 
 }  // namespace tapir

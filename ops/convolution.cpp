@@ -469,11 +469,11 @@ Tensor conv_transpose_of(const FormCall& x, const ConvCall& a) {
 
 }  // namespace
 
-TAPIR_FORM(convolution, ConvCall, convolution_of(x, a),
+TAPIR_FORM(convolution, ConvCall, unstated(), convolution_of(x, a),
            f("stride", a.stride)("padding", a.padding)("dilation", a.dilation)("groups", a.groups));
-TAPIR_FORM(conv_transpose, ConvCall, conv_transpose_of(x, a),
+TAPIR_FORM(conv_transpose, ConvCall, unstated(), conv_transpose_of(x, a),
            f("stride", a.stride)("padding", a.padding)("output_padding", a.output_padding)("dilation", a.dilation)("groups", a.groups));
-TAPIR_FORM(conv_weight, ConvCall, weight_of(x[0], x[1], a),
+TAPIR_FORM(conv_weight, ConvCall, unstated(), weight_of(x[0], x[1], a),
            f("kernel_size", a.kernel_size)("stride", a.stride)("padding", a.padding)("dilation", a.dilation)("groups", a.groups));
 
 }  // namespace tapir

@@ -378,13 +378,13 @@ Tensor Tensor::count_nonzero(const Dims& dims, Loc loc) const { return tapir::co
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_DATA_SIZED_FORM(bincount, int64_t, 1, bincount(x[0], x.count > 1 ? x[1] : Tensor(), a), f("minlength", a));
-TAPIR_FORM(histc, HistcCall, histc(x[0], a.bins, a.min, a.max), f("bins", a.bins)("min", a.min)("max", a.max));
-TAPIR_FORM(histogram, HistogramCall, detail::outputs(histogram_again(x, a)),
+TAPIR_DATA_SIZED_FORM(bincount, int64_t, unstated(), 1, bincount(x[0], x.count > 1 ? x[1] : Tensor(), a), f("minlength", a));
+TAPIR_FORM(histc, HistcCall, unstated(), histc(x[0], a.bins, a.min, a.max), f("bins", a.bins)("min", a.min)("max", a.max));
+TAPIR_FORM(histogram, HistogramCall, unstated(), detail::outputs(histogram_again(x, a)),
            f("bins", a.bins)("has_range", a.has_range)("low", a.low)("high", a.high)("density", a.density)(
                "has_edges", a.has_edges));
-TAPIR_FORM(count_nonzero, Dims, count_nonzero(x[0], a), f("dims", a));
-TAPIR_FORM(searchsorted, bool, searchsorted(x[0], x[1], a), f("right", a));
-TAPIR_FORM(isin, bool, isin(x[0], x[1], a), f("invert", a));
+TAPIR_FORM(count_nonzero, Dims, reduced(t[0], a, false, DType::int64), count_nonzero(x[0], a), f("dims", a));
+TAPIR_FORM(searchsorted, bool, same(t[1], DType::int64), searchsorted(x[0], x[1], a), f("right", a));
+TAPIR_FORM(isin, bool, same(t[0], DType::boolean), isin(x[0], x[1], a), f("invert", a));
 
 }  // namespace tapir

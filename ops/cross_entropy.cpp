@@ -724,8 +724,8 @@ bool cross_entropy_backward_into(const FormCall& x, const Tensor& out) {
 
 }  // namespace
 
-TAPIR_INTO_FORM(cross_entropy, Call, cross_entropy(x[0], x[1], options_of(x, a)), cross_entropy_into, call_fields(f, a));
-TAPIR_INTO_FORM(cross_entropy_backward, Call, cross_entropy_backward_of(x, a), cross_entropy_backward_into, call_fields(f, a));
-TAPIR_FORM(nll_loss, Call, nll_loss(x[0], x[1], options_of(x, a)), call_fields(f, a));
+TAPIR_INTO_FORM(cross_entropy, Call, unstated(), cross_entropy(x[0], x[1], options_of(x, a)), cross_entropy_into, call_fields(f, a));
+TAPIR_INTO_FORM(cross_entropy_backward, Call, unstated(), cross_entropy_backward_of(x, a), cross_entropy_backward_into, call_fields(f, a));
+TAPIR_FORM(nll_loss, Call, unstated(), nll_loss(x[0], x[1], options_of(x, a)), call_fields(f, a));
 
 }  // namespace tapir

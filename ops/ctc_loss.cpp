@@ -370,7 +370,7 @@ std::vector<Tensor> ctc_losses(const In& log_probs, const In& targets, const In&
 
 }  // namespace
 
-TAPIR_FORM(ctc_loss, Call, ctc_losses(x[0], x[1], x[2], x[3], a),
+TAPIR_FORM(ctc_loss, Call, unstated(), ctc_losses(x[0], x[1], x[2], x[3], a),
            f("blank", a.blank)("zero_infinity", a.zero_infinity)("keep_gradient", a.keep_gradient));
 
 }  // namespace tapir

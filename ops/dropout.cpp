@@ -147,6 +147,6 @@ std::vector<Tensor> dropout_of(const FormCall& x, const Attrs& a) {
 
 }  // namespace
 
-TAPIR_RANDOM_FORM(dropout, Attrs, dropout_of(x, a), f("p", a.p));
+TAPIR_RANDOM_FORM(dropout, Attrs, unstated(), dropout_of(x, a), f("p", a.p));
 
 }  // namespace tapir

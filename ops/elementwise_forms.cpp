@@ -16,6 +16,12 @@ struct TwoParams {
     double first = First, second = Second;
 };
 
+ValueType types_of(Elementwise op, const TypeCall& t) {
+    const ElementwiseOp& row = row_of(op);
+    const DType dtype = types::promoted(t, 0, row.operands);
+    return types::pointwise(t, row.to_bool ? DType::boolean : row.types == ElementTypes::Float ? types::floating(dtype) : dtype);
+}
+
 constexpr OpForm commutative(OpForm form) {
     form.is_commutative = true;
     return form;
@@ -25,14 +31,14 @@ constexpr OpForm commutative(OpForm form) {
 
 #define TAPIR_ROW_FORM(name, form) \
     detail::in_place(detail::with_into(form, [](const FormCall& x, const Tensor& out) { return elementwise::into(row_of(Elementwise::name), x, out); }))
-#define TAPIR_PLAIN_FORM_OF(name, call) TAPIR_ROW_FORM(name, (OpForm TAPIR_FORM_OF(name, detail::NoAttrs, call, static_cast<void>(f))))
+#define TAPIR_PLAIN_FORM_OF(name, call) TAPIR_ROW_FORM(name, (OpForm TAPIR_FORM_OF(name, detail::NoAttrs, types_of(Elementwise::name, t), call, static_cast<void>(f))))
 #define TAPIR_INTO(name, form) TAPIR_ROW_FORM(name, form),
 #define TAPIR_PLAIN(name, call) TAPIR_PLAIN_FORM_OF(name, call),
 #define TAPIR_UNARY0(name, ...) TAPIR_PLAIN(name, name(x[0]))
 #define TAPIR_UNARY1(name, p0, d0, ...) \
-    TAPIR_INTO(name, (OpForm TAPIR_FORM_OF(name, OneParam<d0>, name(x[0], a.first), f(#p0, a.first))))
+    TAPIR_INTO(name, (OpForm TAPIR_FORM_OF(name, OneParam<d0>, types_of(Elementwise::name, t), name(x[0], a.first), f(#p0, a.first))))
 #define TAPIR_UNARY2(name, p0, d0, p1, d1, ...) \
-    TAPIR_INTO(name, (OpForm TAPIR_FORM_OF(name, TAPIR_TYPE(TwoParams<d0, d1>), name(x[0], a.first, a.second), \
+    TAPIR_INTO(name, (OpForm TAPIR_FORM_OF(name, TAPIR_TYPE(TwoParams<d0, d1>), types_of(Elementwise::name, t), name(x[0], a.first, a.second), \
                                            f(#p0, a.first)(#p1, a.second))))
 #define TAPIR_PREDICATE(name, ...) TAPIR_PLAIN(name, name(x[0]))
 #define TAPIR_BINARY(name, ...) TAPIR_PLAIN(name, name(x[0], x[1]))

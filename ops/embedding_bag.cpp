@@ -507,7 +507,7 @@ std::vector<Tensor> bags_again(const FormCall& x, const BagCall& call) {
 
 }  // namespace
 
-TAPIR_FORM(embedding_bag, BagCall, bags_again(x, a),
+TAPIR_FORM(embedding_bag, BagCall, unstated(), bags_again(x, a),
            f("mode", a.mode, {"sum", "mean", "max"})("num_bags", a.num_bags)("padding_idx", a.padding_idx));
 
 }  // namespace tapir

@@ -248,11 +248,11 @@ void pick_fields(Fields& f, PickAttrs& a) {
 
 }  // namespace
 
-TAPIR_FORM(max, PickAttrs, detail::outputs(max(x[0], a.dim, !a.dropped)), pick_fields(f, a));
-TAPIR_FORM(min, PickAttrs, detail::outputs(min(x[0], a.dim, !a.dropped)), pick_fields(f, a));
-TAPIR_FORM(argmax, ArgCall, a.dim.empty() ? argmax(x[0]) : argmax(x[0], static_cast<int>(a.dim.raw(0)), a.keepdim),
+TAPIR_FORM(max, PickAttrs, several(reduced_along(t[0], a.dim, !a.dropped, t[0].dtype), reduced_along(t[0], a.dim, !a.dropped, DType::int64)), detail::outputs(max(x[0], a.dim, !a.dropped)), pick_fields(f, a));
+TAPIR_FORM(min, PickAttrs, several(reduced_along(t[0], a.dim, !a.dropped, t[0].dtype), reduced_along(t[0], a.dim, !a.dropped, DType::int64)), detail::outputs(min(x[0], a.dim, !a.dropped)), pick_fields(f, a));
+TAPIR_FORM(argmax, ArgCall, reduced(t[0], a.dim, a.keepdim, DType::int64), a.dim.empty() ? argmax(x[0]) : argmax(x[0], static_cast<int>(a.dim.raw(0)), a.keepdim),
            f("dim", a.dim)("keepdim", a.keepdim));
-TAPIR_FORM(argmin, ArgCall, a.dim.empty() ? argmin(x[0]) : argmin(x[0], static_cast<int>(a.dim.raw(0)), a.keepdim),
+TAPIR_FORM(argmin, ArgCall, reduced(t[0], a.dim, a.keepdim, DType::int64), a.dim.empty() ? argmin(x[0]) : argmin(x[0], static_cast<int>(a.dim.raw(0)), a.keepdim),
            f("dim", a.dim)("keepdim", a.keepdim));
 
 }  // namespace tapir

@@ -610,8 +610,8 @@ Tensor fused_reduce_of(const FormCall& x, const FusedReduceAttrs& a) {
 
 }  // namespace
 
-TAPIR_IN_PLACE_FORM(fused, FusedAttrs, fused_of(x, a), fused_into, f("body", a.body));
-TAPIR_INTO_FORM(fused_reduce, FusedReduceAttrs, fused_reduce_of(x, a), fused_reduce_into, f("reduction", a.reduction, {"sum", "mean"});
+TAPIR_IN_PLACE_FORM(fused, FusedAttrs, unstated(), fused_of(x, a), fused_into, f("body", a.body));
+TAPIR_INTO_FORM(fused_reduce, FusedReduceAttrs, unstated(), fused_reduce_of(x, a), fused_reduce_into, f("reduction", a.reduction, {"sum", "mean"});
                 reduction::over_fields(f, a.over); f("body", a.body.body));
 
 bool is_fused_form(const OpForm& form) noexcept { return &form == &fused_form; }

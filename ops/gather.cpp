@@ -1004,12 +1004,12 @@ Tensor scatter_reduce_again(const FormCall& x, const ScatterReduceAttrs& a) {
 
 }  // namespace
 
-TAPIR_FORM(gather, AlongAttrs, gather(x[0], a.dim, x[1]), f("dim", a.dim));
-TAPIR_PART_FORM(scatter, AlongAttrs, scatter_again(x, a.dim), scatter_into, "gather", f("dim", a.dim));
-TAPIR_FORM(scatter_add, AlongAttrs, scatter_add(x[0], a.dim, x[1], x[2]), f("dim", a.dim));
-TAPIR_FORM(scatter_reduce, ScatterReduceAttrs, scatter_reduce_again(x, a),
+TAPIR_FORM(gather, AlongAttrs, shaped(t[0], t[1].shape), gather(x[0], a.dim, x[1]), f("dim", a.dim));
+TAPIR_PART_FORM(scatter, AlongAttrs, same(t[0]), scatter_again(x, a.dim), scatter_into, "gather", f("dim", a.dim));
+TAPIR_FORM(scatter_add, AlongAttrs, same(t[0]), scatter_add(x[0], a.dim, x[1], x[2]), f("dim", a.dim));
+TAPIR_FORM(scatter_reduce, ScatterReduceAttrs, same(t[0]), scatter_reduce_again(x, a),
            f("dim", a.dim)("reduce", a.how, {"sum", "prod", "mean", "amax", "amin"})("include_self", a.include_self));
-TAPIR_FORM(index_select, AlongAttrs, index_select(x[0], a.dim, x[1]), f("dim", a.dim));
-TAPIR_FORM(index_add, AlongAttrs, index_add(x[0], a.dim, x[1], x[2]), f("dim", a.dim));
+TAPIR_FORM(index_select, AlongAttrs, resized(t[0], a.dim, t[1].rank() == 0 ? SymInt(1) : t[1].shape[0]), index_select(x[0], a.dim, x[1]), f("dim", a.dim));
+TAPIR_FORM(index_add, AlongAttrs, same(t[0]), index_add(x[0], a.dim, x[1], x[2]), f("dim", a.dim));
 
 }  // namespace tapir

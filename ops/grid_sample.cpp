@@ -457,8 +457,8 @@ bool grid_sample_backward_into(const FormCall& x, const Tensor& out) {
 
 }  // namespace
 
-TAPIR_FORM(grid_sample, Call, grid_sample(x[0], x[1], options_of(a)), call_fields(f, a));
-TAPIR_INTO_FORM(grid_sample_backward, BackwardCall, grid_sample_backward(x[0], x[1], x[2], options_of(a), a.of_input, a.of_grid),
+TAPIR_FORM(grid_sample, Call, unstated(), grid_sample(x[0], x[1], options_of(a)), call_fields(f, a));
+TAPIR_INTO_FORM(grid_sample_backward, BackwardCall, unstated(), grid_sample_backward(x[0], x[1], x[2], options_of(a), a.of_input, a.of_grid),
                 grid_sample_backward_into, (call_fields(f, a), f("of_input", a.of_input)("of_grid", a.of_grid)));
 
 }  // namespace tapir

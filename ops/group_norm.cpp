@@ -444,7 +444,7 @@ void norm_fields(Fields& f, Attrs& a) { f("num_groups", a.groups)("eps", a.eps)(
 
 }  // namespace
 
-TAPIR_FORM(group_norm, Attrs, group_norm_of(x, a), norm_fields(f, a));
-TAPIR_FORM(group_norm_backward, Attrs, group_norm_backward_of(x, a), norm_fields(f, a));
+TAPIR_FORM(group_norm, Attrs, unstated(), group_norm_of(x, a), norm_fields(f, a));
+TAPIR_FORM(group_norm_backward, Attrs, unstated(), group_norm_backward_of(x, a), norm_fields(f, a));
 
 }  // namespace tapir

@@ -273,7 +273,7 @@ bool gru_gates_backward_into(const FormCall& x, const Tensor& first) {
 
 }  // namespace
 
-TAPIR_INTO_FORM(gru_gates, Call, gru_gates_of(x, a), gru_gates_into, f("keep_activations", a.keep_activations));
-TAPIR_INTO_FORM(gru_gates_backward, BackwardCall, gru_gates_backward_of(x, a), gru_gates_backward_into, f("has_activations", a.has_activations));
+TAPIR_INTO_FORM(gru_gates, Call, unstated(), gru_gates_of(x, a), gru_gates_into, f("keep_activations", a.keep_activations));
+TAPIR_INTO_FORM(gru_gates_backward, BackwardCall, unstated(), gru_gates_backward_of(x, a), gru_gates_backward_into, f("has_activations", a.has_activations));
 
 }  // namespace tapir

@@ -628,10 +628,10 @@ Tensor put_again(const OpInfo& op, const FormCall& x, const Region& region) {
 
 }  // namespace
 
-TAPIR_FORM(index, Region, index_again(x, a), region_fields(f, a));
-TAPIR_FORM(index_place, PlaceCall, place_again(x, a),
+TAPIR_FORM(index, Region, unstated(), index_again(x, a), region_fields(f, a));
+TAPIR_FORM(index_place, PlaceCall, unstated(), place_again(x, a),
            f("whole", a.whole); region_fields(f, a.region));
-TAPIR_FORM(index_put, Region, put_again(index_put_op, x, a), region_fields(f, a));
-TAPIR_FORM(index_put_add, Region, put_again(index_put_add_op, x, a), region_fields(f, a));
+TAPIR_FORM(index_put, Region, same(t[0]), put_again(index_put_op, x, a), region_fields(f, a));
+TAPIR_FORM(index_put_add, Region, same(t[0]), put_again(index_put_add_op, x, a), region_fields(f, a));
 
 }  // namespace tapir

@@ -472,10 +472,10 @@ Tensor interpolate_of(const In& x, const Call& a) {
 
 }  // namespace
 
-TAPIR_FORM(interpolate, Call, interpolate_of(x[0], a),
+TAPIR_FORM(interpolate, Call, unstated(), interpolate_of(x[0], a),
            f("size", a.size)("scale_factor_d", a.factors[0])("scale_factor_h", a.factors[1])("scale_factor_w", a.factors[2]);
            f("mode", a.mode, {"nearest", "nearest-exact", "linear", "cubic"})("align_corners", a.align_corners)("input_size", a.input_size));
-TAPIR_FORM(pixel_shuffle, int64_t, pixel_shuffle(x[0], a), f("upscale_factor", a));
-TAPIR_FORM(pixel_unshuffle, int64_t, pixel_unshuffle(x[0], a), f("downscale_factor", a));
+TAPIR_FORM(pixel_shuffle, int64_t, unstated(), pixel_shuffle(x[0], a), f("upscale_factor", a));
+TAPIR_FORM(pixel_unshuffle, int64_t, unstated(), pixel_unshuffle(x[0], a), f("downscale_factor", a));
 
 }  // namespace tapir

@@ -356,7 +356,7 @@ bool stack_into(const FormCall& x, const Tensor& out) { return join_into(x, out,
 
 }  // namespace
 
-TAPIR_INTO_FORM(cat, int, cat(x.list(), a), cat_into, f("dim", a));
-TAPIR_INTO_FORM(stack, int, stack(x.list(), a), stack_into, f("dim", a));
+TAPIR_INTO_FORM(cat, int, joined(t, a), cat(x.list(), a), cat_into, f("dim", a));
+TAPIR_INTO_FORM(stack, int, stacked(t, a), stack(x.list(), a), stack_into, f("dim", a));
 
 }  // namespace tapir

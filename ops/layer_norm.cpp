@@ -354,7 +354,7 @@ void call_fields(Fields& f, Call& a) {
 
 }  // namespace
 
-TAPIR_INTO_FORM(layer_norm, Call, layer_norm_of(x, a), layer_norm_into, call_fields(f, a));
-TAPIR_INTO_FORM(layer_norm_backward, Call, layer_norm_backward_of(x, a), layer_norm_backward_into, call_fields(f, a));
+TAPIR_INTO_FORM(layer_norm, Call, unstated(), layer_norm_of(x, a), layer_norm_into, call_fields(f, a));
+TAPIR_INTO_FORM(layer_norm_backward, Call, unstated(), layer_norm_backward_of(x, a), layer_norm_backward_into, call_fields(f, a));
 
 }  // namespace tapir

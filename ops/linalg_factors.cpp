@@ -508,13 +508,13 @@ std::vector<Tensor> svd_of(const Tensor& a, bool full_matrices) {
 
 }  // namespace
 
-TAPIR_PLAIN_FORM(linalg_cholesky, linalg::cholesky(x[0]));
-TAPIR_FORM(linalg_qr, QRMode, qr_of(x[0], a), f("mode", a, {"reduced", "complete", "r"}));
-TAPIR_PLAIN_FORM(linalg_eigh, eigh_of(x[0]));
-TAPIR_PLAIN_FORM(linalg_eigvalsh, linalg::eigvalsh(x[0]));
-TAPIR_FORM(linalg_svd, SVDAttrs, svd_of(x[0], a.full_matrices), f("full_matrices", a.full_matrices));
-TAPIR_PLAIN_FORM(linalg_svdvals, linalg::svdvals(x[0]));
-TAPIR_FORM(linalg_pinv, RankAttrs, linalg::pinv(x[0], a.rtol), f("rtol", a.rtol));
-TAPIR_FORM(linalg_matrix_rank, RankAttrs, linalg::matrix_rank(x[0], a.rtol), f("rtol", a.rtol));
+TAPIR_PLAIN_FORM(linalg_cholesky, same(t[0]), linalg::cholesky(x[0]));
+TAPIR_FORM(linalg_qr, QRMode, unstated(), qr_of(x[0], a), f("mode", a, {"reduced", "complete", "r"}));
+TAPIR_PLAIN_FORM(linalg_eigh, unstated(), eigh_of(x[0]));
+TAPIR_PLAIN_FORM(linalg_eigvalsh, unstated(), linalg::eigvalsh(x[0]));
+TAPIR_FORM(linalg_svd, SVDAttrs, unstated(), svd_of(x[0], a.full_matrices), f("full_matrices", a.full_matrices));
+TAPIR_PLAIN_FORM(linalg_svdvals, unstated(), linalg::svdvals(x[0]));
+TAPIR_FORM(linalg_pinv, RankAttrs, unstated(), linalg::pinv(x[0], a.rtol), f("rtol", a.rtol));
+TAPIR_FORM(linalg_matrix_rank, RankAttrs, unstated(), linalg::matrix_rank(x[0], a.rtol), f("rtol", a.rtol));
 
 }  // namespace tapir

@@ -256,11 +256,11 @@ Tensor matrix_power(In a, int64_t n) {
 }  // namespace linalg
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_PLAIN_FORM(linalg_solve, linalg::solve(x[0], x[1]));
-TAPIR_FORM(linalg_solve_triangular, TriangularAttrs, linalg::solve_triangular(x[0], x[1], a.upper, /*left=*/true, a.unit),
+TAPIR_PLAIN_FORM(linalg_solve, unstated(), linalg::solve(x[0], x[1]));
+TAPIR_FORM(linalg_solve_triangular, TriangularAttrs, unstated(), linalg::solve_triangular(x[0], x[1], a.upper, /*left=*/true, a.unit),
            f("upper", a.upper)("unitriangular", a.unit));
-TAPIR_PLAIN_FORM(linalg_inv, linalg::inv(x[0]));
-TAPIR_PLAIN_FORM(linalg_det, linalg::det(x[0]));
-TAPIR_PLAIN_FORM(linalg_slogdet, list(linalg::slogdet(x[0])));
+TAPIR_PLAIN_FORM(linalg_inv, same(t[0]), linalg::inv(x[0]));
+TAPIR_PLAIN_FORM(linalg_det, dropped(dropped(t[0], -1), -1), linalg::det(x[0]));
+TAPIR_PLAIN_FORM(linalg_slogdet, unstated(), list(linalg::slogdet(x[0])));
 
 }  // namespace tapir

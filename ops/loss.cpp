@@ -418,7 +418,7 @@ Tensor kl_div(In input, In target, Reduction reduction, bool log_target) {
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_FORM(mse_loss, MseCall, mse_loss(x[0], x[1], a.reduction), f("reduction", a.reduction, {"none", "mean", "sum", "batchmean"}));
-TAPIR_PLAIN_FORM(binary_cross_entropy, binary_cross_entropy(x[0], x[1], {}, Reduction::none));
+TAPIR_FORM(mse_loss, MseCall, unstated(), mse_loss(x[0], x[1], a.reduction), f("reduction", a.reduction, {"none", "mean", "sum", "batchmean"}));
+TAPIR_PLAIN_FORM(binary_cross_entropy, unstated(), binary_cross_entropy(x[0], x[1], {}, Reduction::none));
 
 }  // namespace tapir

@@ -725,7 +725,7 @@ void backward_fields(Fields& f, BackwardCall& a) {
 
 }  // namespace
 
-TAPIR_INTO_FORM(lstm_gates, Call, lstm_gates_of(x, a), lstm_gates_into, (gate_fields(f, a), f("keep_activations", a.keep_activations)));
-TAPIR_INTO_FORM(lstm_gates_backward, BackwardCall, lstm_gates_backward_of(x, a), lstm_gates_backward_into, backward_fields(f, a));
+TAPIR_INTO_FORM(lstm_gates, Call, unstated(), lstm_gates_of(x, a), lstm_gates_into, (gate_fields(f, a), f("keep_activations", a.keep_activations)));
+TAPIR_INTO_FORM(lstm_gates_backward, BackwardCall, unstated(), lstm_gates_backward_of(x, a), lstm_gates_backward_into, backward_fields(f, a));
 
 }  // namespace tapir

@@ -569,20 +569,20 @@ Tensor number_of(const NumberCall& a) {
 
 }  // namespace
 
-TAPIR_FORM(empty, MakeAttrs, empty(a.shape, options_of(a)), make_fields(f, a));
-TAPIR_INTO_FORM(zeros, MakeAttrs, zeros(a.shape, options_of(a)), zeros_into, make_fields(f, a));
-TAPIR_FORM(ones, MakeAttrs, ones(a.shape, options_of(a)), make_fields(f, a));
-TAPIR_FORM(full, FullAttrs, full(a.shape, a.value, options_of(a)), f("value", a.value); make_fields(f, a));
-TAPIR_FORM(empty_like, MakeAttrs, empty_like(x[0], options_of(a)), like_fields(f, a));
-TAPIR_FORM(zeros_like, MakeAttrs, zeros_like(x[0], options_of(a)), like_fields(f, a));
-TAPIR_FORM(full_like, FullAttrs, full_like(x[0], a.value, options_of(a)), f("value", a.value); like_fields(f, a));
-TAPIR_FORM(arange, RangeAttrs, arange(a.start, a.end, a.step, options_of(a)),
+TAPIR_FORM(empty, MakeAttrs, made(t.sizes("shape"), a.dtype, a.device), empty(a.shape, options_of(a)), make_fields(f, a));
+TAPIR_INTO_FORM(zeros, MakeAttrs, made(t.sizes("shape"), a.dtype, a.device), zeros(a.shape, options_of(a)), zeros_into, make_fields(f, a));
+TAPIR_FORM(ones, MakeAttrs, made(t.sizes("shape"), a.dtype, a.device), ones(a.shape, options_of(a)), make_fields(f, a));
+TAPIR_FORM(full, FullAttrs, made(t.sizes("shape"), a.dtype, a.device), full(a.shape, a.value, options_of(a)), f("value", a.value); make_fields(f, a));
+TAPIR_FORM(empty_like, MakeAttrs, made(t[0].shape, a.dtype, a.device), empty_like(x[0], options_of(a)), like_fields(f, a));
+TAPIR_FORM(zeros_like, MakeAttrs, made(t[0].shape, a.dtype, a.device), zeros_like(x[0], options_of(a)), like_fields(f, a));
+TAPIR_FORM(full_like, FullAttrs, made(t[0].shape, a.dtype, a.device), full_like(x[0], a.value, options_of(a)), f("value", a.value); like_fields(f, a));
+TAPIR_FORM(arange, RangeAttrs, unstated(), arange(a.start, a.end, a.step, options_of(a)),
            f("start", a.start)("end", a.end)("step", a.step); like_fields(f, a));
-TAPIR_FORM(linspace, SpaceAttrs, linspace(a.start, a.end, a.steps, options_of(a)), space_fields(f, a));
-TAPIR_FORM(logspace, SpaceAttrs, logspace(a.start, a.end, a.steps, a.base, options_of(a)), f("base", a.base); space_fields(f, a));
-TAPIR_FORM(tril_indices, TriangleAttrs, indices_of_triangle(a, true), triangle_fields(f, a));
-TAPIR_FORM(triu_indices, TriangleAttrs, indices_of_triangle(a, false), triangle_fields(f, a));
-TAPIR_FORM(eye, MakeAttrs, eye(a.shape[0], a.shape[1], options_of(a)), make_fields(f, a));
-TAPIR_FORM(number, NumberCall, number_of(a), f("value", a.value)("factor", a.factor)("is_reciprocal", a.is_reciprocal)("dtype", a.dtype));
+TAPIR_FORM(linspace, SpaceAttrs, made({t.size("steps")}, a.dtype, a.device), linspace(a.start, a.end, a.steps, options_of(a)), space_fields(f, a));
+TAPIR_FORM(logspace, SpaceAttrs, made({t.size("steps")}, a.dtype, a.device), logspace(a.start, a.end, a.steps, a.base, options_of(a)), f("base", a.base); space_fields(f, a));
+TAPIR_FORM(tril_indices, TriangleAttrs, unstated(), indices_of_triangle(a, true), triangle_fields(f, a));
+TAPIR_FORM(triu_indices, TriangleAttrs, unstated(), indices_of_triangle(a, false), triangle_fields(f, a));
+TAPIR_FORM(eye, MakeAttrs, made(t.sizes("shape"), a.dtype, a.device), eye(a.shape[0], a.shape[1], options_of(a)), make_fields(f, a));
+TAPIR_FORM(number, NumberCall, made({}, a.dtype, cpu), number_of(a), f("value", a.value)("factor", a.factor)("is_reciprocal", a.is_reciprocal)("dtype", a.dtype));
 
 }  // namespace tapir

@@ -632,7 +632,7 @@ bool linear_into(const FormCall& x, const Tensor& out) {
 
 }  // namespace
 
-TAPIR_INTO_FORM(matmul, detail::NoAttrs, matmul(x[0], x[1]), matmul_into, static_cast<void>(f));
-TAPIR_INTO_FORM(linear, detail::NoAttrs, (x.count > 2 ? linear(x[0], x[1], x[2]) : linear(x[0], x[1])), linear_into, static_cast<void>(f));
+TAPIR_INTO_FORM(matmul, detail::NoAttrs, unstated(), matmul(x[0], x[1]), matmul_into, static_cast<void>(f));
+TAPIR_INTO_FORM(linear, detail::NoAttrs, shaped(t[0], appended(without_last(t[0].shape), t[1], 0, t[1].rank() - 1), promoted(t)), (x.count > 2 ? linear(x[0], x[1], x[2]) : linear(x[0], x[1])), linear_into, static_cast<void>(f));
 
 }  // namespace tapir

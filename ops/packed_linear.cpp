@@ -66,6 +66,6 @@ Tensor packed_weight(const Tensor& weight) {
     return packed;
 }
 
-TAPIR_INTO_FORM(packed_linear, PackedAttrs, packed_linear_of(x, a), packed_linear_into, f("out_features", a.out_features));
+TAPIR_INTO_FORM(packed_linear, PackedAttrs, unstated(), packed_linear_of(x, a), packed_linear_into, f("out_features", a.out_features));
 
 }  // namespace tapir

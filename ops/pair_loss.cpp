@@ -161,9 +161,9 @@ Fields& reduction_field(Fields& f, Call& a) { return f("reduction", a.reduction,
 
 }  // namespace
 
-TAPIR_FORM(huber_loss, Call, huber_loss(x[0], x[1], a.reduction, a.beta), reduction_field(f, a)("delta", a.beta));
-TAPIR_FORM(smooth_l1_loss, Call, smooth_l1_loss(x[0], x[1], a.reduction, a.beta), reduction_field(f, a)("beta", a.beta));
-TAPIR_FORM(binary_cross_entropy_with_logits, Call, binary_cross_entropy_with_logits(x[0], x[1], {}, {}, a.reduction),
+TAPIR_FORM(huber_loss, Call, unstated(), huber_loss(x[0], x[1], a.reduction, a.beta), reduction_field(f, a)("delta", a.beta));
+TAPIR_FORM(smooth_l1_loss, Call, unstated(), smooth_l1_loss(x[0], x[1], a.reduction, a.beta), reduction_field(f, a)("beta", a.beta));
+TAPIR_FORM(binary_cross_entropy_with_logits, Call, unstated(), binary_cross_entropy_with_logits(x[0], x[1], {}, {}, a.reduction),
            reduction_field(f, a));
 
 }  // namespace tapir

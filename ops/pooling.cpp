@@ -538,9 +538,9 @@ void avg_fields(Fields& f, PoolCall& a) {
 
 }  // namespace
 
-TAPIR_FORM(max_pool, PoolCall, max_pooled(x[0], a), max_fields(f, a));
-TAPIR_FORM(max_pool_backward, PoolCall, max_pool_backward(x[0], x[1], a), f("input_size", a.input_size); max_fields(f, a));
-TAPIR_FORM(avg_pool, PoolCall, avg_pooled(x[0], a), avg_fields(f, a));
-TAPIR_FORM(avg_pool_gradient, PoolCall, avg_pool_gradient(x[0], a), f("input_size", a.input_size); avg_fields(f, a));
+TAPIR_FORM(max_pool, PoolCall, unstated(), max_pooled(x[0], a), max_fields(f, a));
+TAPIR_FORM(max_pool_backward, PoolCall, unstated(), max_pool_backward(x[0], x[1], a), f("input_size", a.input_size); max_fields(f, a));
+TAPIR_FORM(avg_pool, PoolCall, unstated(), avg_pooled(x[0], a), avg_fields(f, a));
+TAPIR_FORM(avg_pool_gradient, PoolCall, unstated(), avg_pool_gradient(x[0], a), f("input_size", a.input_size); avg_fields(f, a));
 
 }  // namespace tapir

@@ -499,19 +499,19 @@ Tensor drawn_bernoulli(const FormCall& x, const BernoulliAttrs& a) {
 
 }  // namespace
 
-TAPIR_RANDOM_FORM(rand, RandomAttrs, rand(a.shape, options_of(a)), random_fields(f, a));
-TAPIR_RANDOM_FORM(randn, RandomAttrs, randn(a.shape, options_of(a)), random_fields(f, a));
-TAPIR_RANDOM_FORM(rand_like, RandomAttrs, rand_like(x[0], options_of(a)), random_like_fields(f, a));
-TAPIR_RANDOM_FORM(randn_like, RandomAttrs, randn_like(x[0], options_of(a)), random_like_fields(f, a));
-TAPIR_RANDOM_FORM(randint, RandintAttrs, randint(a.low, a.high, a.shape, options_of(a)), f("low", a.low)("high", a.high); random_fields(f, a));
-TAPIR_RANDOM_FORM(randint_like, RandintAttrs, randint_like(x[0], a.low, a.high, options_of(a)),
+TAPIR_RANDOM_FORM(rand, RandomAttrs, made(t.sizes("shape"), a.dtype, a.device), rand(a.shape, options_of(a)), random_fields(f, a));
+TAPIR_RANDOM_FORM(randn, RandomAttrs, made(t.sizes("shape"), a.dtype, a.device), randn(a.shape, options_of(a)), random_fields(f, a));
+TAPIR_RANDOM_FORM(rand_like, RandomAttrs, made(t[0].shape, a.dtype, a.device), rand_like(x[0], options_of(a)), random_like_fields(f, a));
+TAPIR_RANDOM_FORM(randn_like, RandomAttrs, made(t[0].shape, a.dtype, a.device), randn_like(x[0], options_of(a)), random_like_fields(f, a));
+TAPIR_RANDOM_FORM(randint, RandintAttrs, made(t.sizes("shape"), a.dtype, a.device), randint(a.low, a.high, a.shape, options_of(a)), f("low", a.low)("high", a.high); random_fields(f, a));
+TAPIR_RANDOM_FORM(randint_like, RandintAttrs, made(t[0].shape, a.dtype, a.device), randint_like(x[0], a.low, a.high, options_of(a)),
            f("low", a.low)("high", a.high); random_like_fields(f, a));
-TAPIR_RANDOM_FORM(randperm, RandomAttrs, randperm(a.shape[0]), random_fields(f, a));
-TAPIR_RANDOM_FORM(bernoulli, BernoulliAttrs, drawn_bernoulli(x, a), f("p", a.p); random_fields(f, a));
-TAPIR_RANDOM_FORM(multinomial, MultinomialAttrs, multinomial(x[0], a.samples, a.replacement),
+TAPIR_RANDOM_FORM(randperm, RandomAttrs, made(t.sizes("shape"), DType::int64, a.device), randperm(a.shape[0]), random_fields(f, a));
+TAPIR_RANDOM_FORM(bernoulli, BernoulliAttrs, t.count > 0 ? same(t[0]) : made(t.sizes("shape"), a.dtype, a.device), drawn_bernoulli(x, a), f("p", a.p); random_fields(f, a));
+TAPIR_RANDOM_FORM(multinomial, MultinomialAttrs, unstated(), multinomial(x[0], a.samples, a.replacement),
            f("num_samples", a.samples)("replacement", a.replacement));
-TAPIR_RANDOM_FORM(uniform, RandomFillAttrs, rand_like(x[0]) * (a.b - a.a) + a.a, f("low", a.a)("high", a.b));
-TAPIR_RANDOM_FORM(normal, RandomFillAttrs, randn_like(x[0]) * a.b + a.a, f("mean", a.a)("std", a.b));
-TAPIR_RANDOM_FORM(bernoulli_fill, RandomFillAttrs, bernoulli(x[0].shape(), a.a, TensorOptions(x[0].dtype(), x[0].device())), f("p", a.a));
+TAPIR_RANDOM_FORM(uniform, RandomFillAttrs, same(t[0]), rand_like(x[0]) * (a.b - a.a) + a.a, f("low", a.a)("high", a.b));
+TAPIR_RANDOM_FORM(normal, RandomFillAttrs, same(t[0]), randn_like(x[0]) * a.b + a.a, f("mean", a.a)("std", a.b));
+TAPIR_RANDOM_FORM(bernoulli_fill, RandomFillAttrs, same(t[0]), bernoulli(x[0].shape(), a.a, TensorOptions(x[0].dtype(), x[0].device())), f("p", a.a));
 
 }  // namespace tapir

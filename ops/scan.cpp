@@ -354,13 +354,13 @@ void scan_fields(Fields& f, ScanAttrs& a) {
 
 }  // namespace
 
-TAPIR_FORM(cumsum, ScanAttrs, scan_sum(x[0], a), scan_fields(f, a));
-TAPIR_FORM(cumprod, ScanAttrs, cumprod(x[0], a.dim), f("dim", a.dim));
-TAPIR_FORM(logcumsumexp, ScanAttrs, logcumsumexp(x[0], a.dim), f("dim", a.dim));
-TAPIR_FORM(cummax, int, detail::outputs(cummax(x[0], a)), f("dim", a));
-TAPIR_FORM(cummin, int, detail::outputs(cummin(x[0], a)), f("dim", a));
-TAPIR_FORM(weighted_exps, WeightedExpsAttrs, weighted_exps(x[0], x[1], x[2], a, Loc::current()),
+TAPIR_FORM(cumsum, ScanAttrs, same(t[0], is_floating(t[0].dtype) ? t[0].dtype : DType::int64), scan_sum(x[0], a), scan_fields(f, a));
+TAPIR_FORM(cumprod, ScanAttrs, same(t[0], is_floating(t[0].dtype) ? t[0].dtype : DType::int64), cumprod(x[0], a.dim), f("dim", a.dim));
+TAPIR_FORM(logcumsumexp, ScanAttrs, same(t[0], floating(t[0].dtype)), logcumsumexp(x[0], a.dim), f("dim", a.dim));
+TAPIR_FORM(cummax, int, several(same(t[0]), same(t[0], DType::int64)), detail::outputs(cummax(x[0], a)), f("dim", a));
+TAPIR_FORM(cummin, int, several(same(t[0]), same(t[0], DType::int64)), detail::outputs(cummin(x[0], a)), f("dim", a));
+TAPIR_FORM(weighted_exps, WeightedExpsAttrs, unstated(), weighted_exps(x[0], x[1], x[2], a, Loc::current()),
            f("dim", a.dim)("reverse", a.reverse));
-TAPIR_FORM(prod, Over, product(x[0], a), over_fields(f, a));
+TAPIR_FORM(prod, Over, reduced(t[0], dims_of(a), a.keepdim, is_floating(t[0].dtype) ? t[0].dtype : DType::int64), product(x[0], a), over_fields(f, a));
 
 }  // namespace tapir

@@ -349,8 +349,8 @@ ValuesIndices Tensor::topk(int64_t k, Dim dim, bool largest, Loc loc) const { re
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_FORM(sort, SortCall, detail::outputs(sort(x[0], a.dim, a.descending)), f("dim", a.dim)("descending", a.descending));
-TAPIR_FORM(argsort, SortCall, argsort(x[0], a.dim, a.descending), f("dim", a.dim)("descending", a.descending));
-TAPIR_FORM(topk, TopkCall, detail::outputs(topk(x[0], a.k, a.dim, a.largest)), f("k", a.k)("dim", a.dim)("largest", a.largest));
+TAPIR_FORM(sort, SortCall, several(same(t[0]), same(t[0], DType::int64)), detail::outputs(sort(x[0], a.dim, a.descending)), f("dim", a.dim)("descending", a.descending));
+TAPIR_FORM(argsort, SortCall, same(t[0], DType::int64), argsort(x[0], a.dim, a.descending), f("dim", a.dim)("descending", a.descending));
+TAPIR_FORM(topk, TopkCall, several(resized(t[0], a.dim, t.size("k")), resized(same(t[0], DType::int64), a.dim, t.size("k"))), detail::outputs(topk(x[0], a.k, a.dim, a.largest)), f("k", a.k)("dim", a.dim)("largest", a.largest));
 
 }  // namespace tapir

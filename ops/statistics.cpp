@@ -439,8 +439,8 @@ Tensor Tensor::quantile(double q, Dim dim, Flag keepdim, Loc loc) const { return
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_FORM(median, PickCall, detail::outputs(median(x[0], a.dim, a.keepdim)), f("dim", a.dim)("keepdim", a.keepdim));
-TAPIR_FORM(kthvalue, PickCall, detail::outputs(kthvalue(x[0], a.k, a.dim, a.keepdim)),
+TAPIR_FORM(median, PickCall, several(reduced_along(t[0], a.dim, a.keepdim, t[0].dtype), reduced_along(t[0], a.dim, a.keepdim, DType::int64)), detail::outputs(median(x[0], a.dim, a.keepdim)), f("dim", a.dim)("keepdim", a.keepdim));
+TAPIR_FORM(kthvalue, PickCall, several(reduced_along(t[0], a.dim, a.keepdim, t[0].dtype), reduced_along(t[0], a.dim, a.keepdim, DType::int64)), detail::outputs(kthvalue(x[0], a.k, a.dim, a.keepdim)),
            f("k", a.k)("dim", a.dim)("keepdim", a.keepdim));
 
 }  // namespace tapir

@@ -285,11 +285,11 @@ Tensor fold(In x, const Shape& output_size, const Shape& kernel_size, const Fold
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_VIEW_FORM(windows, WindowAttrs, x[0].unfold(static_cast<int>(a.dim), a.size, a.step),
+TAPIR_VIEW_FORM(windows, WindowAttrs, unstated(), x[0].unfold(static_cast<int>(a.dim), a.size, a.step),
                 f("dim", a.dim)("size", a.size)("step", a.step));
-TAPIR_FORM(unfold, ColumnsCall, unfold(x[0], a.kernel_size, a.options()),
+TAPIR_FORM(unfold, ColumnsCall, unstated(), unfold(x[0], a.kernel_size, a.options()),
            f("kernel_size", a.kernel_size)("dilation", a.dilation)("padding", a.padding)("stride", a.stride));
-TAPIR_FORM(fold, ColumnsCall, fold(x[0], a.output_size, a.kernel_size, a.options()),
+TAPIR_FORM(fold, ColumnsCall, unstated(), fold(x[0], a.output_size, a.kernel_size, a.options()),
            f("output_size", a.output_size)("kernel_size", a.kernel_size)("dilation", a.dilation)(
                "padding", a.padding)("stride", a.stride));
 

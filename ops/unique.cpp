@@ -99,9 +99,9 @@ UniqueResult Tensor::unique(bool sorted, bool return_inverse, bool return_counts
 // The values, and how often each comes; the inverse has the input's shape.
 static std::uint64_t data_sized(const UniqueCall& a) { return 1 | (a.return_counts ? (a.return_inverse ? 4 : 2) : 0); }
 
-TAPIR_DATA_SIZED_FORM(unique, UniqueCall, data_sized(a), results_of(unique(x[0], true, a.return_inverse, a.return_counts)),
+TAPIR_DATA_SIZED_FORM(unique, UniqueCall, unstated(), data_sized(a), results_of(unique(x[0], true, a.return_inverse, a.return_counts)),
                       f("return_inverse", a.return_inverse)("return_counts", a.return_counts));
-TAPIR_DATA_SIZED_FORM(unique_consecutive, UniqueCall, data_sized(a),
+TAPIR_DATA_SIZED_FORM(unique_consecutive, UniqueCall, unstated(), data_sized(a),
                       results_of(unique_consecutive(x[0], a.return_inverse, a.return_counts)),
                       f("return_inverse", a.return_inverse)("return_counts", a.return_counts));
 

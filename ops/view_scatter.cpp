@@ -140,10 +140,10 @@ bool diagonal_scatter_into(const FormCall& x, const Tensor& out) {
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_PART_FORM(select_scatter, SelectCall, select_scatter(x[0], x[1], a.dim, a.index), select_scatter_into, "select", f("dim", a.dim)("index", a.index));
-TAPIR_PART_FORM(slice_scatter, SliceCall, slice_scatter(x[0], x[1], a.dim, Slice(a.start, a.end, a.step)), slice_scatter_into, "slice",
+TAPIR_PART_FORM(select_scatter, SelectCall, same(t[0]), select_scatter(x[0], x[1], a.dim, a.index), select_scatter_into, "select", f("dim", a.dim)("index", a.index));
+TAPIR_PART_FORM(slice_scatter, SliceCall, same(t[0]), slice_scatter(x[0], x[1], a.dim, Slice(a.start, a.end, a.step)), slice_scatter_into, "slice",
                 f("dim", a.dim)("start", a.start)("end", a.end)("step", a.step));
-TAPIR_PART_FORM(diagonal_scatter, DiagonalCall, diagonal_scatter(x[0], x[1], a.offset, a.dim1, a.dim2), diagonal_scatter_into, "diagonal",
+TAPIR_PART_FORM(diagonal_scatter, DiagonalCall, same(t[0]), diagonal_scatter(x[0], x[1], a.offset, a.dim1, a.dim2), diagonal_scatter_into, "diagonal",
                 f("offset", a.offset)("dim1", a.dim1)("dim2", a.dim2));
 
 }  // namespace tapir

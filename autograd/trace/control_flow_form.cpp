@@ -199,16 +199,16 @@ std::vector<detail::PartCall> detail::first_parts(const Attributes& attributes, 
     return calls;
 }
 
-TAPIR_FORM(cond, CondAttrs, run(x, a, results), f("then_branch", a.then_branch)("else_branch", a.else_branch));
+TAPIR_FORM(cond, CondAttrs, unstated(), run(x, a, results), f("then_branch", a.then_branch)("else_branch", a.else_branch));
 // The steps that are kept: as many as there were.
 static std::uint64_t data_sized(const WhileAttrs& a) {
     const std::size_t carries = a.body ? a.body->outputs().size() : 0;
     return a.keep_steps && carries < 32 ? ((std::uint64_t{1} << carries) - 1) << carries : 0;
 }
 
-TAPIR_DATA_SIZED_FORM(while_loop, WhileAttrs, data_sized(a), run(x, a, results),
+TAPIR_DATA_SIZED_FORM(while_loop, WhileAttrs, unstated(), data_sized(a), run(x, a, results),
                       f("condition", a.condition)("body", a.body)("keep_steps", a.keep_steps));
-TAPIR_FORM(scan, ScanAttrs, run(x, a, results),
+TAPIR_FORM(scan, ScanAttrs, unstated(), run(x, a, results),
            f("body", a.body)("carries", a.carries)("xs", a.xs)("reverse", a.reverse)("keep_steps", a.keep_steps));
 
 }  // namespace tapir

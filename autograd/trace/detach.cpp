@@ -34,9 +34,9 @@ Tensor handed_through(const OpInfo& op, const Tensor& x) {
 
 }  // namespace
 
-TAPIR_VIEW_FORM(detach, detail::NoAttrs, x[0].detach(), static_cast<void>(f));
-TAPIR_VIEW_FORM(custom_function, detail::NoAttrs, handed_through(custom_function_info, x[0]), static_cast<void>(f));
-TAPIR_VIEW_FORM(no_grad_write, detail::NoAttrs, handed_through(no_grad_write_info, x[0]), static_cast<void>(f));
+TAPIR_VIEW_FORM(detach, detail::NoAttrs, same(t[0]), x[0].detach(), static_cast<void>(f));
+TAPIR_VIEW_FORM(custom_function, detail::NoAttrs, same(t[0]), handed_through(custom_function_info, x[0]), static_cast<void>(f));
+TAPIR_VIEW_FORM(no_grad_write, detail::NoAttrs, same(t[0]), handed_through(no_grad_write_info, x[0]), static_cast<void>(f));
 
 const OpForm& detail::form_of(GradientStop stop) noexcept {
     if (stop == GradientStop::written) return no_grad_write_form;
