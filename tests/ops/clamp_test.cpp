@@ -63,3 +63,50 @@ TEST_CASE("null words, functions, 0-d operands and sums beyond int64 are refused
     FAILS(OutOfMemory, "repeat_interleave: the repeats add up to more than any memory holds",
           repeat_interleave(a[0], tensor({INT64_MAX, INT64_MAX})));
 }
+
+TEST_CASE("at a bound of clamp the slope is 0, where there is no bound it is 1") {
+    const auto slope = [](const Tensor& at, auto fn) {
+        const Tensor x = at.detach().requires_grad_();
+        Tape tape;
+        return values(tape.gradient(sum(fn(x)), x));
+    };
+    const Tensor x = tensor({-1.0, 0.0, 0.5, 1.0, 2.0});  // PyTorch 2.15's
+    CHECK(slope(x, [](const Tensor& t) { return clamp(t, 0, 1); }) == V{0, 0, 1, 0, 0});
+    CHECK(slope(x, [](const Tensor& t) { return clamp_min(t, 0); }) == V{0, 0, 1, 1, 1});
+    CHECK(slope(x, [](const Tensor& t) { return clamp_max(t, 1); }) == V{1, 1, 1, 0, 0});
+    CHECK(slope(tensor({-INFINITY, 0.0F}), [](const Tensor& t) { return clamp_max(t, 1); }) == V{1, 1});
+    CHECK(slope(tensor({-1.0F, 0.0F, 2.0F, NAN}), [](const Tensor& t) { return relu(t); }) == V{0, 0, 1, 1});
+}
+
+TEST_CASE("of equal operands each has half of the gradient, of a nan maximum both have it") {
+    const Tensor a = tensor({1.0, 2.0, NAN, 1.0, NAN}).requires_grad_(), b = tensor({1.0, 1.0, 1.0, NAN, NAN}).requires_grad_();
+    const auto slopes = [&](auto fn) {
+        Tape tape;
+        const std::vector<Tensor> g = tape.gradient(sum(fn(a, b)), {a, b});
+        return std::pair(values(g[0]), values(g[1]));
+    };
+    using Pair = std::pair<V, V>;  // PyTorch 2.15's
+    CHECK(slopes([](const Tensor& x, const Tensor& y) { return maximum(x, y); }) == Pair{{0.5, 1, 1, 1, 1}, {0.5, 0, 1, 1, 1}});
+    CHECK(slopes([](const Tensor& x, const Tensor& y) { return minimum(x, y); }) == Pair{{0.5, 0, 1, 1, 1}, {0.5, 1, 1, 1, 1}});
+    CHECK(slopes([](const Tensor& x, const Tensor& y) { return fmax(x, y); }) == Pair{{0.5, 1, 0, 1, 1}, {0.5, 0, 1, 0, 0}});
+    CHECK(slopes([](const Tensor& x, const Tensor& y) { return fmin(x, y); }) == Pair{{0.5, 0, 0, 1, 1}, {0.5, 1, 1, 0, 0}});
+}
+
+TEMPLATE_TEST_CASE("the slope of a remainder is the whole quotient", "", float, double) {
+    // Where a / b is so near to a whole number that it is rounded to it: the remainder is nearly b.
+    const DType dtype = std::is_same_v<TestType, float> ? float32 : float64;
+    manual_seed(3);
+    const Tensor n = randint(1, 1000, {400}).to(dtype), b = (rand({400}, dtype) + 0.5).detach().requires_grad_();
+    const Tensor a = (n * b).detach();
+    Tape tape({.persistent = true});
+    const Tensor r = remainder(a, b), f = fmod(a, b);
+    const V of_r = values(tape.gradient(sum(r), b)), of_f = values(tape.gradient(sum(f), b));
+    const V as = values(a), bs = values(b);
+    for (std::size_t i = 0; i < as.size(); ++i) {
+        const double quotient = std::floor(static_cast<double>(static_cast<long double>(as[i]) / bs[i]));
+        const long double rest = static_cast<long double>(as[i]) - static_cast<long double>(quotient) * bs[i];
+        const double whole = rest < 0 ? quotient - 1 : rest >= bs[i] ? quotient + 1 : quotient;
+        CHECK(of_r[i] == -whole);
+        CHECK(of_f[i] == -whole);
+    }
+}
