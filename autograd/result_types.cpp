@@ -21,8 +21,17 @@ std::vector<SymInt> TypeCall::sizes(const char* attribute) const { return std::g
 namespace types {
 
 ValueType same(const ValueType& x, DType dtype) { return {dtype, x.device, x.shape}; }
-ValueType shaped(const ValueType& x, std::vector<SymInt> shape) { return {x.dtype, x.device, std::move(shape)}; }
-ValueType shaped(const ValueType& x, std::vector<SymInt> shape, DType dtype) { return {dtype, x.device, std::move(shape)}; }
+ValueType shaped(const ValueType& x, std::vector<SymInt> shape) { return shaped(x, std::move(shape), x.dtype); }
+// A size of -1 is what the other sizes leave of the elements.
+ValueType shaped(const ValueType& x, std::vector<SymInt> shape, DType dtype) {
+    const auto open = std::find(shape.begin(), shape.end(), SymInt(-1));
+    if (open != shape.end()) {
+        *open = 1;
+        const SymInt others = product(shape, 0, shape.size());
+        *open = others.is_number() && others.number() > 0 ? product(x.shape, 0, x.shape.size()).floor_div(others.number()) : unknown();
+    }
+    return {dtype, x.device, std::move(shape)};
+}
 
 DType floating(DType dtype) noexcept { return is_floating(dtype) ? dtype : default_dtype(); }
 

@@ -18,7 +18,8 @@ struct TwoParams {
 
 ValueType types_of(Elementwise op, const TypeCall& t) {
     const ElementwiseOp& row = row_of(op);
-    const DType dtype = types::promoted(t, 0, row.operands);
+    DType dtype = types::promoted(t, 0, row.operands);
+    if (op == Elementwise::square && dtype == DType::boolean) dtype = DType::int64;  // as its product with itself
     return types::pointwise(t, row.to_bool ? DType::boolean : row.types == ElementTypes::Float ? types::floating(dtype) : dtype);
 }
 

@@ -673,7 +673,7 @@ TAPIR_VIEW_FORM(slice, SliceCall, sliced(t[0], a.dim, t.size("start"), t.size("e
                 f("dim", a.dim)("start", a.start)("end", a.end)("step", a.step));
 TAPIR_VIEW_FORM(diagonal, DiagonalCall, unstated(), diagonal(x[0], a.offset, a.dim1, a.dim2), f("offset", a.offset)("dim1", a.dim1)("dim2", a.dim2));
 TAPIR_VIEW_FORM(part, Part, shaped(t[0], t.sizes("sizes")), part_again(x[0], a), f("sizes", a.sizes)("strides", a.strides)("offset", a.offset));
-TAPIR_FORM(place, PlaceCall, shaped(t[0], t.sizes("whole")), place_again(x[0], a),
+TAPIR_FORM(place, PlaceCall, shaped(t[0], t.sizes("shape")), place_again(x[0], a),
            f("shape", a.shape)("sizes", a.part.sizes)("strides", a.part.strides)("offset", a.part.offset));
 TAPIR_VIEW_FORM(pieces, SplitCall, cut(t[0], a.dim, a.drop, t.sizes("sizes")), a.drop ? unbind(x[0], a.dim) : split(x[0], a.sizes, a.dim),
                 f("dim", a.dim)("drop", a.drop)("sizes", a.sizes));

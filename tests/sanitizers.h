@@ -2,7 +2,7 @@
 // first quarter.
 #pragma once
 
-namespace test {
+namespace tapir::test {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kSanitized = true;
@@ -15,4 +15,4 @@ constexpr Int share(Int n) {
     return kSanitized ? (n + 3) / 4 : n;
 }
 
-}  // namespace test
+}  // namespace tapir::test

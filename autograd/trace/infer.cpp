@@ -77,7 +77,8 @@ Tensor detail::kind_numbers(const Shape& shape, DType dtype, Device device, std:
 }
 
 std::vector<detail::Inferred> detail::infer_results(const Attributes& attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc) {
-    if (const ResultTypes stated = stated_types(attributes, inputs, loc); !stated.empty()) {
+    const auto has_unknown = [](const ValueType& type) { return std::find(type.shape.begin(), type.shape.end(), types::unknown()) != type.shape.end(); };
+    if (const ResultTypes stated = stated_types(attributes, inputs, loc); !stated.empty() && std::none_of(stated.begin(), stated.end(), has_unknown)) {
         std::vector<Inferred> list;
         for (const ValueType& type : stated) list.push_back({type.dtype, type.device, type.shape});
         return list;

@@ -42,7 +42,7 @@ void check_nodes(const Graph& graph, Tally& tally, bool is_named) {
         tally.stated.insert(node->op);
         (is_named ? tally.named : tally.compared)++;
         INFO(node->op << " of " << shown(operands) << "\n  gives  " << shown(results) << "\n  stated " << shown(stated));
-        // A named size may have come to be a number that it is equal to.
+        if (shown(results).find("unknown") != std::string::npos) continue;  // data decides on it
         CHECK(shown(stated) == shown(results));
     }
 }
@@ -88,6 +88,8 @@ TEST_CASE("the types that ops state are what they give") {
     for (const std::string& op : tally.unstated) {
         if (!tally.stated.count(op)) missing += op + " ";
     }
-    WARN(tally.stated.size() << " ops, " << tally.compared << " calls, and " << tally.named << " of named dimensions; without a rule: " << missing);
-    CHECK(tally.stated.size() > 180);
+    INFO(tally.stated.size() << " ops, " << tally.compared << " calls, and " << tally.named << " of named dimensions; without a rule: " << missing);
+    CHECK(tally.stated.size() > 190);
+    CHECK(tally.unstated.size() < 90);
+    CHECK(tally.named > 100);
 }
