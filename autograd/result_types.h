@@ -2,7 +2,7 @@
 //
 //     TAPIR_FORM(softmax, SoftmaxAttrs, same(t[0]), softmax(x[0], a.dim), f("dim", a.dim));
 //
-// Graphs are checked and edited by these rules. They run nothing.
+// They run nothing. A test holds each against what the op gives; graphs will be checked, edited and loaded by them.
 #pragma once
 
 #include <initializer_list>

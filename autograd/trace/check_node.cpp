@@ -140,34 +140,7 @@ std::string what_is_wrong_with(const Graph::Node& node) {
     return {};
 }
 
-#ifndef TAPIR_RUNTIME  // which has no rules
-// By the rule that the op states.
-static std::string what_is_mistyped(const Graph::Node& node) {
-    std::vector<ValueType> operands;
-    for (const Graph::Value* input : node.inputs) operands.push_back({input->dtype, input->device, input->shape});
-    ResultTypes given;
-    try {
-        given = result_types(node.attributes(), operands, {});
-    } catch (const OutOfMemory&) {
-        throw;
-    } catch (const Error&) {
-        return fmt::format("{} takes no operands of these shapes", node.op);
-    }
-    if (given.empty()) return {};
-    if (given.size() != node.results.size()) return fmt::format("{} has {} results, not {}", node.op, given.size(), node.results.size());
-    for (std::size_t k = 0; k < given.size(); ++k) {
-        const Sizes& stated = node.results[k]->shape;
-        if (given[k].shape.size() != stated.size()) {
-            return fmt::format("{} gives {}, not {}", node.op, to_string(Attribute(given[k].shape)), to_string(Attribute(stated)));
-        }
-        if (std::string wrong = compared(node.op, given[k].shape, stated); !wrong.empty()) return wrong;
-    }
-    return {};
-}
-#endif
-
-// Of some ops, which Tapir::runtime, too, looks at.
-static std::string what_is_missized_of_some(const Graph::Node& node) {
+std::string what_is_missized(const Graph::Node& node) {
     if (node.inputs.empty() || node.results.empty()) return {};
     const Sizes &shape = node.inputs[0]->shape, &result = node.results[0]->shape;
     if (broadcasts(node)) {
@@ -210,14 +183,6 @@ static std::string what_is_missized_of_some(const Graph::Node& node) {
         return compared(node.op, given, result);
     }
     return {};
-}
-
-std::string what_is_missized(const Graph::Node& node) {
-    std::string wrong = what_is_missized_of_some(node);
-#ifndef TAPIR_RUNTIME
-    if (wrong.empty()) wrong = what_is_mistyped(node);
-#endif
-    return wrong;
 }
 
 void check_result(const Graph::Node& node, std::size_t k, const Tensor& y, const Tensor* const* operands, const Loc& loc) {

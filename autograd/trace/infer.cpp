@@ -26,19 +26,6 @@ Tensor made_for(const Graph::Value& value, const DimSizes& sizes, bool is_kind, 
     return zeros.fill_(0);
 }
 
-// By the op's rule; none where it states none, or where the op shall say what it refuses.
-ResultTypes stated_types(const Attributes& attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc) {
-    std::vector<ValueType> operands;
-    for (const Graph::Value* input : inputs) operands.push_back({input->dtype, input->device, input->shape});
-    try {
-        return detail::result_types(attributes, operands, loc);
-    } catch (const OutOfMemory&) {
-        throw;
-    } catch (const Error&) {
-        return {};
-    }
-}
-
 // What each sample gives.
 std::vector<std::vector<Tensor>> results_of(const Attributes& attributes, const std::vector<Graph::Value*>& inputs,
                                             const std::vector<DimSizes>& samples, bool is_kind, const Loc& loc) {
@@ -77,12 +64,6 @@ Tensor detail::kind_numbers(const Shape& shape, DType dtype, Device device, std:
 }
 
 std::vector<detail::Inferred> detail::infer_results(const Attributes& attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc) {
-    const auto has_unknown = [](const ValueType& type) { return std::find(type.shape.begin(), type.shape.end(), types::unknown()) != type.shape.end(); };
-    if (const ResultTypes stated = stated_types(attributes, inputs, loc); !stated.empty() && std::none_of(stated.begin(), stated.end(), has_unknown)) {
-        std::vector<Inferred> list;
-        for (const ValueType& type : stated) list.push_back({type.dtype, type.device, type.shape});
-        return list;
-    }
     std::set<std::string> names;
     const auto note = [&](const SymInt& size) {
         for (std::string& name : size.dims()) names.insert(std::move(name));

@@ -14,7 +14,7 @@ struct Inferred {
 std::string shown_sizes(const DimSizes& sizes);
 /// What most ops take: 0.5, this integer; where the last two dimensions are alike, positive definite matrices.
 Tensor kind_numbers(const Shape& shape, DType dtype, Device device, std::int64_t integer, const Loc& loc);
-/// By the rule that the op states. Where it states none, the op is called on zeros (where it takes none, on kind_numbers()), with several sizes of the named dimensions. Throws what it throws, and
+/// The op is called on zeros (where it takes none, on kind_numbers()), with several sizes of the named dimensions. Throws what it throws, and
 /// ValueError where its loops do not end on these (TurnBound).
 std::vector<Inferred> infer_results(const Attributes& attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc);
 
