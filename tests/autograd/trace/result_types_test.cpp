@@ -5,6 +5,7 @@
 #include <set>
 
 #include "../../ops/samples.h"
+#include "../../sanitizers.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/trace/trace.h"
 
@@ -64,8 +65,9 @@ Graph traced(const test::Call& call, const std::vector<Tensor>& inputs, bool is_
 
 TEST_CASE("the types that ops state are what they give") {
     Tally tally;
+    int number = 0;
     for (const test::Call& call : test::all_calls()) {
-        if (call.extreme) continue;
+        if (call.extreme || (test::kSanitized && number++ % 16 != 0)) continue;
         INFO(call.name << ": " << call.code);
         for (const bool is_named : {false, true}) {
             std::vector<test::Variant> variants = {{"float64", test::make_inputs(call)}};
@@ -84,6 +86,7 @@ TEST_CASE("the types that ops state are what they give") {
             }
         }
     }
+    if (test::kSanitized) return;  // of a few of the calls
     std::string missing;
     for (const std::string& op : tally.unstated) {
         if (!tally.stated.count(op)) missing += op + " ";
