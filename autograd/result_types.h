@@ -60,7 +60,7 @@ ResultTypes several(T... each) {
 }
 inline SymInt unknown() { return SymInt::dim("unknown"); }
 
-/// As the operand is, or of another dtype, or shape.
+/// As the operand is, or of another dtype, or shape, where a size of -1 is what the others leave of the elements.
 inline ValueType same(const ValueType& x) { return x; }
 ValueType same(const ValueType& x, DType dtype);
 ValueType shaped(const ValueType& x, std::vector<SymInt> shape);
