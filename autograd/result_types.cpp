@@ -55,11 +55,27 @@ DType promoted(const TypeCall& t, int from, int count) {
     return has_numbers && kind(numbers) > kind(wide) ? promote(wide, numbers) : wide;
 }
 
-static SymInt common(const SymInt& a, const SymInt& b, const Loc& loc) {
-    if (a == b || b == SymInt(1)) return a;
-    if (a == SymInt(1)) return b;
-    if (a.is_number() && b.is_number()) fail<ShapeError>(loc, "sizes {} and {} do not broadcast", a.str(), b.str());
+// Of two sizes that have to be equal: a number says more than a name.
+static SymInt agreed(const SymInt& a, const SymInt& b, const Loc& loc) {
+    if (a == b) return a;
+    if (a.is_number() && b.is_number()) fail<ShapeError>(loc, "sizes {} and {}", a.str(), b.str());
     return a.is_number() ? a : b.is_number() ? b : unknown();
+}
+
+// With all sizes of another operand, but for those of one dimension; -1: of none.
+static void agree(ValueType& x, const ValueType& other, int but_for, const Loc& loc) {
+    if (other.rank() != x.rank()) fail<ShapeError>(loc, "{} and {} dimensions", x.rank(), other.rank());
+    for (int d = 0; d < x.rank(); ++d) {
+        const auto at = static_cast<std::size_t>(d);
+        if (d != but_for) x.shape[at] = agreed(x.shape[at], other.shape[at], loc);
+    }
+}
+
+static SymInt common(const SymInt& a, const SymInt& b, const Loc& loc) {
+    if (b == SymInt(1)) return a;
+    if (a == SymInt(1)) return b;
+    if (a.is_number() && b.is_number() && !(a == b)) fail<ShapeError>(loc, "sizes {} and {} do not broadcast", a.str(), b.str());
+    return agreed(a, b, loc);
 }
 
 std::vector<SymInt> broadcast(const std::vector<SymInt>& a, const std::vector<SymInt>& b, const Loc& loc) {
@@ -157,17 +173,10 @@ ValueType joined(const TypeCall& t, int64_t dim) {
     for (int i = 0; i < t.count; ++i) {
         result.dtype = promote(result.dtype, t[i].dtype);
         if (i == first || is_left_out(t[i])) continue;
-        if (t[i].rank() != result.rank()) fail<ShapeError>(t.loc, "{} and {} dimensions", result.rank(), t[i].rank());
-        for (int d = 0; d < result.rank(); ++d) {
-            SymInt& size = result.shape[static_cast<std::size_t>(d)];
-            const SymInt& other = t[i].shape[static_cast<std::size_t>(d)];
-            if (d == at) {
-                size = size + other;
-            } else if (!(size == other)) {
-                if (size.is_number() && other.is_number()) fail<ShapeError>(t.loc, "sizes {} and {}", size.str(), other.str());
-                size = size.is_number() ? size : other.is_number() ? other : unknown();
-            }
-        }
+        agree(result, t[i], at, t.loc);
+        if (result.rank() == 0) continue;
+        SymInt& size = result.shape[static_cast<std::size_t>(at)];
+        size = size + t[i].shape[static_cast<std::size_t>(at)];
     }
     return result;
 }
@@ -176,14 +185,7 @@ ValueType stacked(const TypeCall& t, int64_t dim) {
     ValueType result = t[0];
     for (int i = 1; i < t.count; ++i) {
         result.dtype = promote(result.dtype, t[i].dtype);
-        if (t[i].rank() != result.rank()) fail<ShapeError>(t.loc, "{} and {} dimensions", result.rank(), t[i].rank());
-        for (std::size_t d = 0; d < result.shape.size(); ++d) {
-            SymInt& size = result.shape[d];
-            const SymInt& other = t[i].shape[d];
-            if (size == other) continue;
-            if (size.is_number() && other.is_number()) fail<ShapeError>(t.loc, "sizes {} and {}", size.str(), other.str());
-            size = size.is_number() ? size : other.is_number() ? other : unknown();
-        }
+        agree(result, t[i], -1, t.loc);
     }
     return inserted(result, dim, t.count);
 }

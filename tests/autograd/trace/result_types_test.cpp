@@ -1,7 +1,6 @@
 // The rule that an op states for the types of its results says what it gives: for every sample of every op, in several dtypes, for numbers and for
 // named dimensions.
 #include <catch2/catch.hpp>
-#include <map>
 #include <set>
 
 #include "../../ops/samples.h"

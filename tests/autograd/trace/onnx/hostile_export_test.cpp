@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "../../../ops/samples.h"
+#include "../../../sanitizers.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/trace/onnx/onnx.h"
 #include "tapir/autograd/trace/trace.h"
@@ -17,11 +18,7 @@ namespace {
 
 // Sanitizers take many times as long: with them each sample is tried with every so many of its mutations, the next one with those after them,
 // so that an op's samples, and ops that are alike, have them all.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kShare = 5;
-#else
-constexpr int kShare = 1;
-#endif
+constexpr int kShare = test::kSanitized ? 5 : 1;
 
 struct Tally {
     int read = 0, written = 0, refused = 0;
