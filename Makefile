@@ -6,7 +6,7 @@ PREFIX ?= /usr/local
 CMAKE_ARGS ?=
 FUZZ_SECONDS ?= 60
 
-.PHONY: help run example test bench install asan tsan fuzz judges cuda emulated gpu format clean
+.PHONY: help run example test bench install asan tsan fuzz judges cuda emulated gpu format lint clean
 
 help:           ## list these commands
 	@sed -n 's/^\([a-z ]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
@@ -89,7 +89,12 @@ gpu:            ## on a machine with a GPU: build for it, run the CUDA tests, al
 
 format:         ## clang-format on every tracked source
 	@.ci/install-deps format
-	@git ls-files '*.h' '*.cpp' '*.cu' '*.def' | xargs -r clang-format -i
+	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -r clang-format-19 -i
+
+lint:           ## what no compiler checks: the format of the sources, and which folder includes which
+	@.ci/install-deps format
+	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -r clang-format-19 --dry-run -Werror
+	@.ci/includes
 
 clean:          ## remove every build folder
 	@rm -rf build

@@ -29,9 +29,7 @@ void release_saved(Record& record) noexcept;  // log.cpp
 namespace {
 
 bool get(const std::vector<std::uint8_t>& bits, std::uint32_t i) noexcept { return bits[i >> 3] >> (i & 7) & 1; }
-void set(std::vector<std::uint8_t>& bits, std::uint32_t i) noexcept {
-    bits[i >> 3] = static_cast<std::uint8_t>(bits[i >> 3] | 1u << (i & 7));
-}
+void set(std::vector<std::uint8_t>& bits, std::uint32_t i) noexcept { bits[i >> 3] = static_cast<std::uint8_t>(bits[i >> 3] | 1u << (i & 7)); }
 
 // Vectors that walks use, kept warm: a walk inside a walk (from a hook) simply takes fresh ones. Each takes its own when it begins, so
 // that giving them back at its end needs no memory.
@@ -77,9 +75,7 @@ Tensor Backward::grad_or_zeros(int k) const {
     return gradient_ops::zeros(output_shape(k), output_dtype(k), device);
 }
 
-Tensor Backward::saved(int i) const noexcept {
-    return detail::handle_of(record_.saved()[i].impl);
-}
+Tensor Backward::saved(int i) const noexcept { return detail::handle_of(record_.saved()[i].impl); }
 
 // --- The walk --------------------------------------------------------------------------------------------------------------
 
@@ -143,8 +139,8 @@ void Walk::run(std::size_t from, std::size_t to) {
         detail::thread.module = record.module;
         detail::thread.module_call = record.module_call;
         if (detail::watching_ops && gdb::is_watching()) [[unlikely]]
-            watched |= gdb::begin_rule(record.op->name, slots[index].grad.impl(), record.loc, record.op->backward == CustomFunction::rule) &&
-                       may_be_watched;
+            watched |=
+                gdb::begin_rule(record.op->name, slots[index].grad.impl(), record.loc, record.op->backward == CustomFunction::rule) && may_be_watched;
         Backward context(*this, index);
         if (watched) [[unlikely]]
             WatcherList::each([&](OpWatcher& watcher) { watcher.begin_rule(*this, index); });
@@ -234,30 +230,38 @@ class BackwardRun {
     std::uint32_t y_value_;
     Tensor seed_;
     std::unique_ptr<WalkMemory> memory_;
-    bool notes_rows_ = false;  // of gradients that are dense only because they are traced
+    bool notes_rows_ = false;   // of gradients that are dense only because they are traced
     bool is_followed_ = false;  // gradients may be differentiated again
 };
 
 // Of a tensor that is no leaf and on no tape that is alive.
 [[noreturn]] static void fail_unrecorded(const char* what, const Tensor& y, const Loc& loc) {
     if (y.impl()->node.tape & NodeRef::kElsewhere) {
-        fail<TapeError>(loc, "{}: this tensor was not recorded on the tape: it was computed{} on a thread without a tape, before this tape "
-                        "began", what, computed_at(y.impl()));
+        fail<TapeError>(loc,
+                        "{}: this tensor was not recorded on the tape: it was computed{} on a thread without a tape, before this tape "
+                        "began",
+                        what, computed_at(y.impl()));
     }
     if (y.impl()->node.tape) {
         fail<TapeError>(loc, "{}: this tensor was not recorded on the tape: the tape it was recorded on has ended", what);
     }
     if (!is_floating(y.dtype())) {
-        fail<TapeError>(loc, "{}: this tensor was not recorded on the tape: no gradient flows through integers and bools, as argmax() "
-                        "and comparisons give them", what);
+        fail<TapeError>(loc,
+                        "{}: this tensor was not recorded on the tape: no gradient flows through integers and bools, as argmax() "
+                        "and comparisons give them",
+                        what);
     }
     if (!detail::thread.log) {
-        fail<TapeError>(loc, "{}: this tensor was not recorded on the tape: recording is paused here, as by a NoGradScope: what is "
-                        "computed while one is alive is a constant", what);
+        fail<TapeError>(loc,
+                        "{}: this tensor was not recorded on the tape: recording is paused here, as by a NoGradScope: what is "
+                        "computed while one is alive is a constant",
+                        what);
     }
-    fail<TapeError>(loc, "{}: this tensor was not recorded on the tape: no tensor it was computed from requires a gradient, or it was "
+    fail<TapeError>(loc,
+                    "{}: this tensor was not recorded on the tape: no tensor it was computed from requires a gradient, or it was "
                     "computed before the tape began, under a NoGradScope, or through stop_gradient(), detach(), item() or argmax(): "
-                    "make the tape first, and parameters with requires_grad_()", what);
+                    "make the tape first, and parameters with requires_grad_()",
+                    what);
 }
 
 // The value that y names, where a walk may begin at it.
@@ -267,8 +271,7 @@ std::uint32_t BackwardRun::value_of(const Tensor& y) {
     const std::uint32_t value = log.value_of(y.impl(), loc_);
     if (value == kNoValue) fail_unrecorded(what_, y, loc_);
     if (value < tape_begin_ && !(log.records[value]->flags & Record::kLeaf)) {
-        fail<TapeError>(loc_, "{}: this tensor was recorded before this tape began, on one around it; call {} on that tape",
-                        what_, what_);
+        fail<TapeError>(loc_, "{}: this tensor was recorded before this tape began, on one around it; call {} on that tape", what_, what_);
     }
     return value;
 }
@@ -288,8 +291,7 @@ void BackwardRun::take_memory() {
 constexpr int kMostWalks = 100;
 
 BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& options, const Loc& loc, const char* what)
-    : tape_begin_(tape.begin_), loc_(detail::caller(loc)), what_(what), scope_(*tape.log_), new_leaves_(*tape.log_),
-      walk_{*tape.log_, tape.begin_} {
+    : tape_begin_(tape.begin_), loc_(detail::caller(loc)), what_(what), scope_(*tape.log_), new_leaves_(*tape.log_), walk_{*tape.log_, tape.begin_} {
     if (!y.defined()) detail::fail_undefined(what, loc_);
     Log& log = *tape.log_;
     if (log.walks > kMostWalks) {
@@ -308,9 +310,8 @@ BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& opt
         seed_ = options.gradient;
     } else {
         if (y.numel() != 1) {
-            fail<TapeError>(loc_,
-                            "{}: needs a scalar, got shape {}; take its sum() or mean(), or pass its own gradient, of the same shape",
-                            what, y.shape());
+            fail<TapeError>(loc_, "{}: needs a scalar, got shape {}; take its sum() or mean(), or pass its own gradient, of the same shape", what,
+                            y.shape());
         }
         const CallerScope caller(loc_);
         seed_ = gradient_ops::ones(y.shape(), y.dtype(), y.device());
@@ -394,9 +395,11 @@ void BackwardRun::check_reached() {
         }
         if (!useful) continue;
         if (record.flags & Record::kReleased) [[unlikely]] {
-            fail<TapeError>(loc_, "{}: the saved tensors of {} at {} were used up by the {} at {}; make the tape "
-                            "persistent to run backward again", what_, record.op->name, detail::file_and_line(record.loc),
-                            walk_.log.last_walk, detail::file_and_line(walk_.log.last_backward));
+            fail<TapeError>(loc_,
+                            "{}: the saved tensors of {} at {} were used up by the {} at {}; make the tape "
+                            "persistent to run backward again",
+                            what_, record.op->name, detail::file_and_line(record.loc), walk_.log.last_walk,
+                            detail::file_and_line(walk_.log.last_backward));
         }
         for (int k = 0; k < record.saved_count; ++k) {
             const SavedTensor& saved = record.saved()[k];
@@ -405,10 +408,11 @@ void BackwardRun::check_reached() {
                 continue;
             const detail::ModuleRestore restore;
             detail::thread.module = record.module;  // the message names it
-            fail<TapeError>(record.loc, "{}: a tensor of shape {} that it saved for backward was modified in place at {}, "
-                            "before the backward at {}", record.op->name,
-                            Shape(saved.impl->sizes, saved.impl->rank),
-                            detail::file_and_line(saved.impl->storage->last_write), detail::file_and_line(loc_));
+            fail<TapeError>(record.loc,
+                            "{}: a tensor of shape {} that it saved for backward was modified in place at {}, "
+                            "before the backward at {}",
+                            record.op->name, Shape(saved.impl->sizes, saved.impl->rank), detail::file_and_line(saved.impl->storage->last_write),
+                            detail::file_and_line(loc_));
         }
     }
 }
@@ -480,8 +484,8 @@ Tensor BackwardRun::run_hooks(std::uint32_t leaf_value) {
 struct BackwardRun::Result {
     AutogradMeta* meta;
     Tensor grad;
-    bool add;         // grad: to the gradient that is there, in place
-    Pending pending;  // to be collected with what is collected there
+    bool add;          // grad: to the gradient that is there, in place
+    Pending pending;   // to be collected with what is collected there
     Tensor used_rows;  // of grad and the gradient that is there
 };
 
@@ -494,7 +498,8 @@ BackwardRun::Result BackwardRun::result_of(std::uint32_t leaf_value, Tensor used
     const Shape shape(leaf->sizes, leaf->rank);
     AutogradMeta& meta = *leaf->meta;
     GradientSlot& slot = walk_.slots[leaf_value];
-    if (detail::thread.trace != 0) [[unlikely]] detail::trace_addition(detail::handle_of(leaf));
+    if (detail::thread.trace != 0) [[unlikely]]
+        detail::trace_addition(detail::handle_of(leaf));
     if (slot.pending) walk_.sum_held(leaf_value);
     if (walk_.watched) [[unlikely]]
         WatcherList::each([&](OpWatcher& watcher) { watcher.accumulate(walk_, leaf_value); });
@@ -595,8 +600,7 @@ std::vector<Tensor> BackwardRun::gradients(const std::vector<Tensor>& xs) {
         static_cast<void>(tracked(x.impl(), walk_.log, loc_));
         const std::uint32_t value = walk_.log.value_of(x.impl(), loc_);
         if (value == kNoValue) {
-            fail<TapeError>(loc_, "{}: an x of shape {} is neither a leaf with requires_grad_() nor recorded on this tape",
-                            what_, x.shape());
+            fail<TapeError>(loc_, "{}: an x of shape {} is neither a leaf with requires_grad_() nor recorded on this tape", what_, x.shape());
         }
         values.push_back(value);
     }

@@ -17,8 +17,8 @@ struct BackwardOptions;
 /// Nobody else can see this tensor's elements: it may be written to.
 inline bool only_owner(const Tensor& t) noexcept {
     const TensorImpl* impl = t.impl();
-    return __atomic_load_n(&impl->refs, __ATOMIC_ACQUIRE) == 1 &&
-           __atomic_load_n(&impl->storage->refs, __ATOMIC_ACQUIRE) == 1 && impl->is_contiguous();
+    return __atomic_load_n(&impl->refs, __ATOMIC_ACQUIRE) == 1 && __atomic_load_n(&impl->storage->refs, __ATOMIC_ACQUIRE) == 1 &&
+        impl->is_contiguous();
 }
 
 /// Contributions to one value's gradient that are collected to be computed together.
@@ -51,14 +51,14 @@ std::int64_t row_count(const std::vector<SparseRows>& rows);
 /// One backward pass over a range of a log.
 struct Walk {
     Log& log;
-    std::size_t begin;          // records before it belong to an outer tape
-    bool recording = false;     // the rules are recorded too
-    bool watched = false;       // watchers are told of the rules and of what they give
-    bool may_be_watched = false;  // also from some rule on, if gdb asks for it
-    bool releasing = false;     // saved tensors are dropped as they are used up
-    std::size_t extent = 0;     // values below it have a place in the tables
-    std::vector<GradientSlot> slots{};   // by value
-    std::vector<std::uint8_t> wanted{};  // bitmap: the value leads to something whose gradient is asked for
+    std::size_t begin;                    // records before it belong to an outer tape
+    bool recording = false;               // the rules are recorded too
+    bool watched = false;                 // watchers are told of the rules and of what they give
+    bool may_be_watched = false;          // also from some rule on, if gdb asks for it
+    bool releasing = false;               // saved tensors are dropped as they are used up
+    std::size_t extent = 0;               // values below it have a place in the tables
+    std::vector<GradientSlot> slots{};    // by value
+    std::vector<std::uint8_t> wanted{};   // bitmap: the value leads to something whose gradient is asked for
     std::vector<std::uint8_t> reached{};  // bitmap: the result depends on the value
     std::vector<std::uint8_t> kept{};     // bitmap: gradients that the caller asked for
     std::vector<std::pair<std::uint32_t, Tensor>> kept_grads{};
@@ -171,9 +171,9 @@ Tensor ones(const Shape& shape, DType dtype, Device device);
 Tensor product(const Tensor& g, const Tensor& x);  // g^T x
 Tensor rows_to_dense(const Tensor& indices, const Tensor& g, const Shape& shape);
 Tensor concatenate(const std::vector<Tensor>& parts, int dim = 0);
-Tensor sum_of(const std::vector<Tensor>& terms);  // of one shape
-Tensor dense_copy(const Tensor& g);  // contiguous, owning its storage
-void add_into(const Tensor& into, const Tensor& g);    // same shape and dtype
+Tensor sum_of(const std::vector<Tensor>& terms);                          // of one shape
+Tensor dense_copy(const Tensor& g);                                       // contiguous, owning its storage
+void add_into(const Tensor& into, const Tensor& g);                       // same shape and dtype
 void product_into(const Tensor& into, const Tensor& g, const Tensor& x);  // into += g^T x
 void rows_into(const Tensor& into, const Tensor& indices, const Tensor& g);
 void rows_into(const Tensor& into, const std::vector<SparseRows>& parts);

@@ -82,11 +82,10 @@ std::string cause_of_infinite(std::string_view op, const std::vector<Values>& in
     std::size_t i = 0;
     while (in[i].inf == 0) ++i;
     if (is_one_of(op, {"softmax", "log_softmax", "logsumexp", "cross_entropy"})) {
-        return fmt::format("a row of input {} is -inf throughout, or holds inf: where a mask leaves nothing there is no softmax",
-                           i);
+        return fmt::format("a row of input {} is -inf throughout, or holds inf: where a mask leaves nothing there is no softmax", i);
     }
     const char* how = is_one_of(op, {"add", "sub", "sum", "mean", "cumsum"}) ? "inf - inf"
-                      : is_one_of(op, {"mul", "matmul", "linear"})           ? "0 * inf, or inf - inf in a sum"
+        : is_one_of(op, {"mul", "matmul", "linear"})                         ? "0 * inf, or inf - inf in a sum"
                                                                              : "it computes inf - inf, 0 * inf or inf / inf";
     return fmt::format("{}: input {} holds inf already", how, i);
 }
@@ -98,8 +97,10 @@ std::string forward_cause(std::string_view op, const std::vector<Values>& in, DT
     const Values& x = in[0];
     const Values& last = in.back();
     if (is_one_of(op, {"div", "fmod", "remainder", "floor_divide", "atan2"}) && last.zeros > 0) {
-        return fmt::format("division by zero: the divisor has {} zero{}: add a small number to it, or choose with where() before "
-                           "dividing", last.zeros, last.zeros == 1 ? "" : "s");
+        return fmt::format(
+            "division by zero: the divisor has {} zero{}: add a small number to it, or choose with where() before "
+            "dividing",
+            last.zeros, last.zeros == 1 ? "" : "s");
     }
     if (is_one_of(op, {"reciprocal", "rsqrt"}) && x.zeros > 0) return "division by zero: add a small number to the input";
     if (is_one_of(op, {"log", "log2", "log10", "log1p", "logit", "xlogy"})) {
@@ -109,12 +110,13 @@ std::string forward_cause(std::string_view op, const std::vector<Values>& in, DT
     if (is_one_of(op, {"sqrt", "rsqrt"}) && x.negatives > 0) return "root of a negative number: clamp the input at 0";
     if (is_one_of(op, {"asin", "acos", "atanh", "acosh", "erfinv"})) return "the input lies outside the function's domain";
     if (is_one_of(op, {"sinh", "cosh"})) {
-        return fmt::format("overflow in {}: {} holds at most {:.3g}, the inputs go up to {:.6g}", op, name(result),
-                           largest_of(result), magnitude(x));
+        return fmt::format("overflow in {}: {} holds at most {:.3g}, the inputs go up to {:.6g}", op, name(result), largest_of(result), magnitude(x));
     }
     if (is_one_of(op, {"exp", "exp2", "expm1"})) {
-        return fmt::format("overflow in {}: {} holds at most {:.3g}, the input goes up to {:.6g}: subtract the maximum first "
-                           "(softmax and logsumexp do)", op, name(result), largest_of(result), magnitude(x));
+        return fmt::format(
+            "overflow in {}: {} holds at most {:.3g}, the input goes up to {:.6g}: subtract the maximum first "
+            "(softmax and logsumexp do)",
+            op, name(result), largest_of(result), magnitude(x));
     }
     if (op == "pow") {
         if (x.zeros > 0 && last.negatives > 0) return "zero to a negative power";
@@ -125,8 +127,8 @@ std::string forward_cause(std::string_view op, const std::vector<Values>& in, DT
         const std::int64_t count = x.numel / ran.outputs[0]->numel;
         if (count == 1 && ran.numbers[0] == 1) return "there is a single element: give correction 0";
         if (static_cast<double>(count) <= ran.numbers[0]) {
-            return fmt::format("correction {} leaves nothing to divide by of {} element{}: give correction 0", ran.numbers[0],
-                               count, count == 1 ? "" : "s");
+            return fmt::format("correction {} leaves nothing to divide by of {} element{}: give correction 0", ran.numbers[0], count,
+                               count == 1 ? "" : "s");
         }
     }
     if (is_one_of(op, {"cross_entropy", "nll_loss"})) return "the mean of no targets: each of them is ignore_index";
@@ -144,11 +146,13 @@ std::string backward_cause(std::string_view op, const Values& g, const std::vect
     const bool has_zero = any([](const Values& v) { return v.zeros > 0; });
     const char* advice = "the input: where(x > 0, x, 1) before the op";
     if (made.nan > 0 && g.zeros > 0 && has_zero) {
-        return fmt::format("0 * inf in the rule: the derivative of {} is infinite where the gradient that comes in is 0: choose "
-                           "{}, not the result", op, advice);
+        return fmt::format(
+            "0 * inf in the rule: the derivative of {} is infinite where the gradient that comes in is 0: choose "
+            "{}, not the result",
+            op, advice);
     }
-    const bool is_infinite_at_zero = is_one_of(
-        op, {"sqrt", "rsqrt", "pow", "norm", "std", "reciprocal", "div", "log", "log2", "log10", "logit", "xlogy"});
+    const bool is_infinite_at_zero =
+        is_one_of(op, {"sqrt", "rsqrt", "pow", "norm", "std", "reciprocal", "div", "log", "log2", "log10", "logit", "xlogy"});
     if (is_infinite_at_zero && has_zero) {
         return fmt::format("the derivative of {} at 0 is infinite: add a small number before it", op);
     }
@@ -231,8 +235,7 @@ class FiniteWatcher : public OpWatcher {
             const std::string cause = forward_cause(ran.op.name, values, y.dtype(), ran);
             tell(ran.op.name, ran.loc,
                  fmt::format("{}: makes {} of {}: {} is {}{}{}{}", ran.op.name, bad->nan > 0 ? "nan" : "inf",
-                             in.inf ? "inputs without nan" : "finite inputs",
-                             result_name(ran, k, output_name), describe(y, *bad), inputs,
+                             in.inf ? "inputs without nan" : "finite inputs", result_name(ran, k, output_name), describe(y, *bad), inputs,
                              cause.empty() ? "" : "\n  likely cause: ", cause));
         }
     }
@@ -289,9 +292,9 @@ class FiniteWatcher : public OpWatcher {
         }
         const std::string cause = backward_cause(record.op->name, incoming, values, *bad);
         tell(record.op->name, record.loc,
-             fmt::format("{}: its backward rule makes {} of {}: the gradient of input {} is {}{}{}{}", record.op->name,
-                         bad->nan > 0 ? "nan" : "inf", in_.inf ? "values without nan" : "finite values", i, describe(given, *bad),
-                         text, cause.empty() ? "" : "\n  likely cause: ", cause));
+             fmt::format("{}: its backward rule makes {} of {}: the gradient of input {} is {}{}{}{}", record.op->name, bad->nan > 0 ? "nan" : "inf",
+                         in_.inf ? "values without nan" : "finite values", i, describe(given, *bad), text,
+                         cause.empty() ? "" : "\n  likely cause: ", cause));
     }
 
     void end_rule(Walk&, std::uint32_t) override {
@@ -344,8 +347,7 @@ class FiniteWatcher : public OpWatcher {
         int input = 0;
     };
 
-    void tell_sum(Walk& walk, std::uint32_t value, const Given& given, const Tensor& sum, const Values& bad,
-                  const std::string& on_top) const {
+    void tell_sum(Walk& walk, std::uint32_t value, const Given& given, const Tensor& sum, const Values& bad, const std::string& on_top) const {
         const Record& record = *given.last;
         const char* what = bad.nan > 0 ? "becomes nan" : "overflows";
         const detail::ModuleRestore restore;

@@ -10,10 +10,10 @@
 #include "tapir/autograd/users_function_impl.h"
 #include "tapir/core/autocast_impl.h"
 #include "tapir/core/fail_impl.h"
-#include "tapir/core/own_lines_impl.h"
 #include "tapir/core/generator_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
+#include "tapir/core/own_lines_impl.h"
 
 namespace tapir {
 namespace {
@@ -63,8 +63,10 @@ void checkpoint_rule(Backward& b) {
         y = object.fn(inputs);
     }
     if (y.shape() != b.output_shape() || y.dtype() != g.dtype()) {
-        fail<TapeError>(b.record().loc, "checkpoint: the second run of the function gave shape {} and {}, the first run {} and {}; it must "
-                        "depend on its inputs only", y.shape(), name(y.dtype()), b.output_shape(), name(g.dtype()));
+        fail<TapeError>(b.record().loc,
+                        "checkpoint: the second run of the function gave shape {} and {}, the first run {} and {}; it must "
+                        "depend on its inputs only",
+                        y.shape(), name(y.dtype()), b.output_shape(), name(g.dtype()));
     }
     const std::size_t end = log.records.size();
     detail::set_log(paused);
@@ -106,8 +108,9 @@ Tensor checkpoint(std::function<Tensor(const std::vector<Tensor>&)> fn, const st
     for (const Tensor& x : inputs) ins.push_back(&x);
     TensorImpl* out = y.impl();
     RecordObject* raw = object.get();
-    append_record(*log, {checkpoint_op, loc, ins.data(), static_cast<int>(ins.size()), &out, 1, ins.data(),
-                         static_cast<int>(ins.size()), &raw, sizeof(raw), /*is_object=*/true});
+    append_record(*log,
+                  {checkpoint_op, loc, ins.data(), static_cast<int>(ins.size()), &out, 1, ins.data(), static_cast<int>(ins.size()), &raw, sizeof(raw),
+                   /*is_object=*/true});
     log->records[out->node.index]->flags |= Record::kOpaque;
     static_cast<void>(object.release());
     return y;

@@ -12,8 +12,7 @@ namespace tapir {
 /// Runs fn(inputs) without recording its ops; backward runs it again, recorded, to get at its intermediate values
 /// (Chen et al. 2016, "Training deep nets with sublinear memory cost"). Random ops draw the same numbers the second
 /// time. fn must depend on nothing but its inputs and leaves. Gradients flow to the inputs and to the leaves fn uses.
-Tensor checkpoint(std::function<Tensor(const std::vector<Tensor>&)> fn, const std::vector<Tensor>& inputs,
-                  Loc loc = Loc::current());
+Tensor checkpoint(std::function<Tensor(const std::vector<Tensor>&)> fn, const std::vector<Tensor>& inputs, Loc loc = Loc::current());
 /// fn takes its inputs one by one: checkpoint([&](const Tensor& h, const Tensor& c) { return layer(h) + c; }, {h, c}).
 template <detail::FunctionOfTensors Fn>
 Tensor checkpoint(const Fn& fn, const std::vector<Tensor>& inputs, Loc loc = Loc::current()) {

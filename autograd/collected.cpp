@@ -50,16 +50,13 @@ void ProductRows::append(const Tensor& more_g, const Tensor& more_x) {
 void ProductRows::append(const ProductRows& more) noexcept {
     for (const auto& [to, from] : {std::pair(&g, &more.g), std::pair(&x, &more.x)}) {
         const std::size_t row = static_cast<std::size_t>(to->impl()->sizes[1]) * itemsize(to->dtype());
-        std::memcpy(to->impl()->data + static_cast<std::size_t>(rows) * row, from->impl()->data,
-                    static_cast<std::size_t>(more.rows) * row);
+        std::memcpy(to->impl()->data + static_cast<std::size_t>(rows) * row, from->impl()->data, static_cast<std::size_t>(more.rows) * row);
     }
     rows += more.rows;
 }
 
 std::pair<Tensor, Tensor> ProductRows::filled() const {
-    const auto first = [this](const Tensor& t) {
-        return detail::make_view(t.impl(), {rows, t.impl()->sizes[1]}, t.strides(), 0);
-    };
+    const auto first = [this](const Tensor& t) { return detail::make_view(t.impl(), {rows, t.impl()->sizes[1]}, t.strides(), 0); };
     return {first(g), first(x)};
 }
 
@@ -268,8 +265,7 @@ void Walk::add(std::uint32_t value, Tensor g) {
         g = g.to(record.device, record.loc);
     if (!slot.grad.defined()) {
         slot.grad = std::move(g);
-    } else if (record.device != cpu && (record.flags & Record::kLeaf) && !recording && !streams &&
-               g.impl()->numel <= kHeldTerm) {
+    } else if (record.device != cpu && (record.flags & Record::kLeaf) && !recording && !streams && g.impl()->numel <= kHeldTerm) {
         slot.collected().terms.push_back(std::move(g));
         if (slot.pending->terms.size() == kMostHeld) sum_held(value);
     } else if (!recording && may_write(slot.grad)) {

@@ -35,7 +35,7 @@ void shorten(Drawing& drawing, std::size_t most_rows) {
 
 namespace {
 
-constexpr std::size_t kBendsOfBox = 4;       // on average
+constexpr std::size_t kBendsOfBox = 4;  // on average
 constexpr double kCharacter = 6.6, kSmallCharacter = 5.4, kLine = 15, kGap = 22, kLayerGap = 46, kMargin = 20;
 constexpr int kSweeps = 8;
 
@@ -276,7 +276,7 @@ void write_edge(std::string& svg, const Drawing& drawing, const Edge& edge, Labe
 // Light, as #rrggbb: not all that show SVG know hsl().
 std::string colour_of(double hue) {
     constexpr double kLightness = 0.88, kChroma = 0.65 * (1 - kLightness) * 2;  // a saturation of 0.65
-    const auto part = [&](double at) {  // red at 0, green and blue at a third before and after
+    const auto part = [&](double at) {                                          // red at 0, green and blue at a third before and after
         const double turns = hue + at - std::floor(hue + at), from_red = std::min(turns, 1 - turns) * 6;
         return static_cast<int>(std::lround(255 * (kLightness + kChroma * (std::clamp(2 - from_red, 0.0, 1.0) - 0.5))));
     };
@@ -295,8 +295,9 @@ void write_box(std::string& svg, const Box& box) {
         y += kLine;
     }
     for (const Row& row : box.rows) {
-        svg += fmt::format("<text{} x=\"{:.1f}\" y=\"{:.1f}\">{}<title>{}</title></text>\n", *row.style ? fmt::format(" class=\"{}\"", row.style) : "",
-                           left + 8, y, detail::xml_text(row.text), detail::xml_text(row.tooltip));
+        svg +=
+            fmt::format("<text{} x=\"{:.1f}\" y=\"{:.1f}\">{}<title>{}</title></text>\n", *row.style ? fmt::format(" class=\"{}\"", row.style) : "",
+                        left + 8, y, detail::xml_text(row.text), detail::xml_text(row.tooltip));
         y += kLine;
     }
     svg += "</g>\n";
@@ -315,7 +316,6 @@ std::string dot_text(std::string_view text) {
     return result;
 }
 
-
 void write_inside(std::string& svg, const Drawing& drawing) {
     Labels labels;
     for (const Edge& edge : drawing.edges) write_edge(svg, drawing, edge, labels);
@@ -333,7 +333,8 @@ void write_inside_of_dot(std::string& dot, const Drawing& drawing, const std::st
             tooltip += (tooltip.empty() ? "" : "\\n") + dot_text(row.tooltip);
         }
         const std::string colour = !box.fill.empty() ? fmt::format(", fillcolor=\"{}\"", box.fill)
-                                   : box.title.empty() ? "" : fmt::format(", fillcolor=\"{:.3f} 0.16 0.96\"", box.hue);
+            : box.title.empty()                      ? ""
+                                                     : fmt::format(", fillcolor=\"{:.3f} 0.16 0.96\"", box.hue);
         dot += fmt::format("  {}{} [label=\"{}\", tooltip=\"{}\"{}];\n", prefix, b, label, tooltip, colour);
     }
     for (const Edge& edge : drawing.edges) {
@@ -367,10 +368,11 @@ std::string svg_of(std::vector<Panel> panels) {
     double y = panels[0].second.height;
     for (std::size_t p = 1; p < panels.size(); ++p) {
         const auto& [title, drawing] = panels[p];
-        svg += fmt::format("<g transform=\"translate({:.1f} {:.1f})\">\n<rect width=\"{:.1f}\" height=\"{:.1f}\" fill=\"none\"/>\n"
-                           "<text class=\"t\" x=\"8\" y=\"{:.1f}\">{}</text>\n<g transform=\"translate(0 {:.1f})\">\n",
-                           kMargin, y, std::max(drawing.width, static_cast<double>(title.size()) * kCharacter + 16), drawing.height + kLine, kLine,
-                           detail::xml_text(title), kLine);
+        svg += fmt::format(
+            "<g transform=\"translate({:.1f} {:.1f})\">\n<rect width=\"{:.1f}\" height=\"{:.1f}\" fill=\"none\"/>\n"
+            "<text class=\"t\" x=\"8\" y=\"{:.1f}\">{}</text>\n<g transform=\"translate(0 {:.1f})\">\n",
+            kMargin, y, std::max(drawing.width, static_cast<double>(title.size()) * kCharacter + 16), drawing.height + kLine, kLine,
+            detail::xml_text(title), kLine);
         write_inside(svg, drawing);
         svg += "</g>\n</g>\n";
         y += drawing.height + kLine + 2 * kMargin;
@@ -379,8 +381,10 @@ std::string svg_of(std::vector<Panel> panels) {
 }
 
 std::string dot_of(std::string_view name, const std::vector<Panel>& panels) {
-    std::string dot = fmt::format("digraph {} {{\n  node [shape=box, style=\"rounded,filled\", fillcolor=\"#f4f4f4\", fontname=monospace, fontsize=10];\n"
-                                  "  edge [fontname=monospace, fontsize=8];\n", name);
+    std::string dot = fmt::format(
+        "digraph {} {{\n  node [shape=box, style=\"rounded,filled\", fillcolor=\"#f4f4f4\", fontname=monospace, fontsize=10];\n"
+        "  edge [fontname=monospace, fontsize=8];\n",
+        name);
     for (std::size_t p = 0; p < panels.size(); ++p) {
         if (p > 0) dot += fmt::format("  subgraph cluster_{} {{\n  label=\"{}\";\n", p, dot_text(panels[p].first));
         write_inside_of_dot(dot, panels[p].second, p == 0 ? "n" : fmt::format("n{}_", p));

@@ -26,8 +26,8 @@ struct Box {
     // Where it is drawn. A bend is that of an edge which crosses layers.
     bool is_bend = false;
     int layer = 0;
-    double x = 0, y = 0, width = 2, height = 0;     // x: of the middle
-    double top = 0, bottom = 0;                     // of its layer, within which its edges run straight down
+    double x = 0, y = 0, width = 2, height = 0;       // x: of the middle
+    double top = 0, bottom = 0;                       // of its layer, within which its edges run straight down
     std::vector<std::size_t> above = {}, below = {};  // neighbours in the layers beside, for the placing
 };
 

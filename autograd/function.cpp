@@ -8,10 +8,10 @@
 #include "tapir/autograd/users_function_impl.h"
 #include "tapir/core/broadcast_impl.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
 #include "tapir/core/module_name.h"
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/own_lines_impl.h"
-#include "tapir/core/make_impl.h"
 
 namespace tapir {
 namespace detail {
@@ -138,9 +138,10 @@ std::vector<Tensor> CustomFunction::apply(const OpInfo& op, Forward forward, Bac
         keeps.push_back(&s);
     }
     RecordObject* raw = object.get();
-    append_record(*log, {op, loc, ins.data(), static_cast<int>(ins.size()), outs.data(),
-                         static_cast<int>(outs.size()), keeps.data(), static_cast<int>(keeps.size()), &raw, sizeof(raw),
-                         /*is_object=*/true});
+    append_record(*log,
+                  {op, loc, ins.data(), static_cast<int>(ins.size()), outs.data(), static_cast<int>(outs.size()), keeps.data(),
+                   static_cast<int>(keeps.size()), &raw, sizeof(raw),
+                   /*is_object=*/true});
     static_cast<void>(object.release());
     return outputs;
 }
@@ -169,8 +170,8 @@ void CustomFunction::rule(Backward& b) {
         if (!g.defined() || !b.needs(i)) continue;
         if (!detail::broadcasts_to(b.input_shape(i), g.shape())) {
             const detail::OwnLines own;
-            fail<ShapeError>(b.record().loc, "{}: backward returned a gradient of shape {} for an input of shape {}",
-                             b.record().op->name, g.shape(), b.input_shape(i));
+            fail<ShapeError>(b.record().loc, "{}: backward returned a gradient of shape {} for an input of shape {}", b.record().op->name, g.shape(),
+                             b.input_shape(i));
         }
         b.give(i, std::move(g));
     }

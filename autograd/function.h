@@ -67,8 +67,8 @@ struct CustomFunction {
     using Forward = std::vector<Tensor> (*)(FunctionContext&, const std::vector<Tensor>&);
     using BackwardFn = std::vector<Tensor> (*)(FunctionContext&, const std::vector<Tensor>&);
     /// gradients: how many of them backward takes; 0: a list.
-    static std::vector<Tensor> apply(const OpInfo& op, Forward forward, BackwardFn backward, std::size_t gradients,
-                                     const std::vector<Tensor>& inputs, const Loc& loc);
+    static std::vector<Tensor> apply(const OpInfo& op, Forward forward, BackwardFn backward, std::size_t gradients, const std::vector<Tensor>& inputs,
+                                     const Loc& loc);
     /// Throws ValueError where forward or backward takes another number of tensors.
     static void check_count(const OpInfo& op, const char* what, std::size_t takes, std::size_t given, const Loc& loc);
     /// A row of this name, for good. `signature`: what __PRETTY_FUNCTION__ is in a template whose parameter Self is the function.
@@ -82,9 +82,7 @@ struct CustomFunction {
 template <class Self>
 struct Function {
     /// One output. Throws ValueError where forward takes another number of tensors.
-    static Tensor apply(const std::vector<Tensor>& inputs, Loc loc = Loc::current()) {
-        return apply_many(inputs, loc)[0];
-    }
+    static Tensor apply(const std::vector<Tensor>& inputs, Loc loc = Loc::current()) { return apply_many(inputs, loc)[0]; }
     /// The same without braces, of up to 4 tensors.
     template <class A>
         requires detail::AreTensors<A>
@@ -115,8 +113,7 @@ struct Function {
         if constexpr (kForward != 0) CustomFunction::check_count(row(), "forward", kForward, inputs.size(), loc);
         return CustomFunction::apply(
             row(), [](FunctionContext& context, const std::vector<Tensor>& x) { return call<true, kForward>(context, x); },
-            [](FunctionContext& context, const std::vector<Tensor>& g) { return call<false, kBackward>(context, g); }, kBackward, inputs,
-            loc);
+            [](FunctionContext& context, const std::vector<Tensor>& g) { return call<false, kBackward>(context, g); }, kBackward, inputs, loc);
     }
 
  private:

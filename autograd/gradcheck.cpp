@@ -46,8 +46,7 @@ std::vector<Tensor> leaves_of(const std::vector<Tensor>& inputs, const Loc& loc)
 }
 
 // d(weighted sum of fn)/d(each input) as fn's own gradient has it.
-std::vector<Tensor> analytic(const Fn& fn, const std::vector<Tensor>& leaves, const std::vector<Tensor>& wanted, bool create_graph,
-                             const Loc& loc) {
+std::vector<Tensor> analytic(const Fn& fn, const std::vector<Tensor>& leaves, const std::vector<Tensor>& wanted, bool create_graph, const Loc& loc) {
     Tape tape({}, loc);
     const Tensor y = fn(leaves);
     if (y.defined() && !is_floating(y.dtype())) {
@@ -73,8 +72,7 @@ struct Disagreement {
 };
 
 std::size_t number_of(const Tensor& x, const std::vector<Tensor>& leaves) {
-    return static_cast<std::size_t>(
-        std::find_if(leaves.begin(), leaves.end(), [&](const Tensor& leaf) { return leaf.is_same(x); }) - leaves.begin());
+    return static_cast<std::size_t>(std::find_if(leaves.begin(), leaves.end(), [&](const Tensor& leaf) { return leaf.is_same(x); }) - leaves.begin());
 }
 
 // "(1, 2)" in row-major order.
@@ -106,9 +104,8 @@ std::string report(std::vector<Disagreement>& found, std::int64_t compared) {
     std::string text = fmt::format("{} of {} elements disagree", found.size(), compared);
     for (std::size_t i = 0; i < std::min(found.size(), kShown); ++i) {
         const Disagreement& d = found[i];
-        text += fmt::format("\n  input {} of shape {}, element {}: gradient {:.9g}, difference quotient {:.9g}, off by {:.3g}", d.input,
-                            d.shape, position(d.element, d.shape), unsigned_nan(d.gradient), unsigned_nan(d.quotient),
-                            unsigned_nan(d.gradient - d.quotient));
+        text += fmt::format("\n  input {} of shape {}, element {}: gradient {:.9g}, difference quotient {:.9g}, off by {:.3g}", d.input, d.shape,
+                            position(d.element, d.shape), unsigned_nan(d.gradient), unsigned_nan(d.quotient), unsigned_nan(d.gradient - d.quotient));
     }
     if (found.size() > kShown) text += fmt::format("\n  and {} more that are off by less", found.size() - kShown);
     if (const double factor = common_factor(found); factor != 0 && found.size() > 1) {
@@ -117,8 +114,7 @@ std::string report(std::vector<Disagreement>& found, std::int64_t compared) {
     return text;
 }
 
-GradcheckResult check(const char* called, const Fn& fn, const std::vector<Tensor>& inputs, const GradcheckOptions& options,
-                      const Loc& loc) {
+GradcheckResult check(const char* called, const Fn& fn, const std::vector<Tensor>& inputs, const GradcheckOptions& options, const Loc& loc) {
     if (!fn) fail<ValueError>(loc, "{}: the function is null", called);
     const std::vector<Tensor> leaves = leaves_of(inputs, loc);
     std::vector<Tensor> wanted;

@@ -36,18 +36,15 @@ GradcheckResult gradcheck(const std::function<Tensor(const std::vector<Tensor>&)
                           const GradcheckOptions& options = {}, Loc loc = Loc::current());
 
 /// The same for the gradients of the gradients.
-GradcheckResult gradgradcheck(const std::function<Tensor(const std::vector<Tensor>&)>& fn,
-                              const std::vector<Tensor>& inputs, const GradcheckOptions& options = {},
-                              Loc loc = Loc::current());
+GradcheckResult gradgradcheck(const std::function<Tensor(const std::vector<Tensor>&)>& fn, const std::vector<Tensor>& inputs,
+                              const GradcheckOptions& options = {}, Loc loc = Loc::current());
 
 template <detail::FunctionOfTensors Fn>
-GradcheckResult gradcheck(const Fn& fn, const std::vector<Tensor>& inputs, const GradcheckOptions& options = {},
-                          Loc loc = Loc::current()) {
+GradcheckResult gradcheck(const Fn& fn, const std::vector<Tensor>& inputs, const GradcheckOptions& options = {}, Loc loc = Loc::current()) {
     return gradcheck(detail::of_list("gradcheck", fn, loc), inputs, options, loc);
 }
 template <detail::FunctionOfTensors Fn>
-GradcheckResult gradgradcheck(const Fn& fn, const std::vector<Tensor>& inputs, const GradcheckOptions& options = {},
-                              Loc loc = Loc::current()) {
+GradcheckResult gradgradcheck(const Fn& fn, const std::vector<Tensor>& inputs, const GradcheckOptions& options = {}, Loc loc = Loc::current()) {
     return gradgradcheck(detail::of_list("gradgradcheck", fn, loc), inputs, options, loc);
 }
 

@@ -52,10 +52,10 @@ class UseWatcher : public OpWatcher {
         depth = std::max(depth, depth_ + (uses_x_ && !is_x(walk.log, record.inputs()[i])));
         if (record.inputs()[i] != value_) return;
         Tensor part = product ? gradient_ops::product(g, *product)
-                      : rows  ? gradient_ops::rows_to_dense(*rows, g, x_.shape())
+            : rows            ? gradient_ops::rows_to_dense(*rows, g, x_.shape())
                               : gradient_ops::cast(gradient_ops::sum_to(g, x_.shape()), x_.dtype());
         if (part.is_same(g) || part.shares_storage(g)) part = part.clone();  // the walk may write into it
-        if (!uses.empty() && rule_of_last_ == rules_) {  // w * w
+        if (!uses.empty() && rule_of_last_ == rules_) {                      // w * w
             uses.back().gradient = gradient_ops::add(uses.back().gradient, part);
             return;
         }
@@ -69,8 +69,7 @@ class UseWatcher : public OpWatcher {
  private:
     // Whether the value is x, or is made of x by views, copies and conversions alone: what uses it uses x.
     bool is_x(const Log& log, std::uint32_t value) const {
-        constexpr std::string_view kSame[] = {"transpose", "permute",  "reshape",   "expand", "part",
-                                              "pieces",    "to_dtype", "to_device", "clone"};
+        constexpr std::string_view kSame[] = {"transpose", "permute", "reshape", "expand", "part", "pieces", "to_dtype", "to_device", "clone"};
         while (value != value_) {
             if (value == kNoValue) return false;
             const Record& record = *log.records[log.maker_of(value)];
@@ -89,8 +88,8 @@ class UseWatcher : public OpWatcher {
     std::unordered_map<std::uint32_t, int> depths_;  // of values whose rules have not run
     int depth_ = 0;                                  // of the record whose rule runs
     bool uses_x_ = false;
-    std::size_t end_ = 0;                       // records from here on are those of a checkpoint's second run, and go with it
-    std::uint32_t outer_ = 0;                   // the record whose rule runs, or the checkpoint that it is in
+    std::size_t end_ = 0;                         // records from here on are those of a checkpoint's second run, and go with it
+    std::uint32_t outer_ = 0;                     // the record whose rule runs, or the checkpoint that it is in
     std::uint64_t rules_ = 0, rule_of_last_ = 0;  // how many rules have begun, and had when the last use was found
 };
 
@@ -118,7 +117,7 @@ std::vector<GradientUse> Tape::gradient_by_use(const Tensor& y, const Tensor& x,
 static bool are_alike(const std::vector<GradientUse>& uses) {
     return std::all_of(uses.begin(), uses.end(), [&](const GradientUse& use) {
         return use.loc.line() == uses[0].loc.line() && std::string_view(use.op) == uses[0].op &&
-               std::string_view(use.loc.file_name()) == uses[0].loc.file_name();
+            std::string_view(use.loc.file_name()) == uses[0].loc.file_name();
     });
 }
 

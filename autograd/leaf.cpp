@@ -2,9 +2,9 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/tape.h"
 #include "tapir/core/fail_impl.h"
-#include "tapir/core/own_lines_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
+#include "tapir/core/own_lines_impl.h"
 
 namespace tapir {
 
@@ -68,7 +68,8 @@ void trace_grad(const Tensor& leaf);
 
 Tensor Tensor::grad(Loc loc) const {
     if (impl_ && impl_->meta) {
-        if (detail::thread.trace != 0) [[unlikely]] detail::trace_grad(*this);
+        if (detail::thread.trace != 0) [[unlikely]]
+            detail::trace_grad(*this);
         const std::lock_guard lock(detail::gradient_mutex());
         if (detail::watching_ops) [[unlikely]]
             detail::name_op("grad", loc);
@@ -91,7 +92,8 @@ void Tensor::set_grad(const Tensor& grad, Loc loc) {
     }
     if (grad.defined()) detail::check_same_device("set_grad", *this, grad, loc);
     AutogradMeta& meta = detail::at_line(loc, [&]() -> AutogradMeta& { return detail::meta_of(*this); });
-    if (detail::thread.trace != 0) [[unlikely]] detail::trace_reset(*this);
+    if (detail::thread.trace != 0) [[unlikely]]
+        detail::trace_reset(*this);
     const std::lock_guard lock(detail::gradient_mutex());
     meta.drop_gradient();
     meta.grad = grad;
@@ -99,7 +101,8 @@ void Tensor::set_grad(const Tensor& grad, Loc loc) {
 
 void Tensor::zero_grad() {
     if (!impl_ || !impl_->meta) return;
-    if (detail::thread.trace != 0) [[unlikely]] detail::trace_reset(*this);
+    if (detail::thread.trace != 0) [[unlikely]]
+        detail::trace_reset(*this);
     const std::lock_guard lock(detail::gradient_mutex());
     impl_->meta->drop_gradient();
 }

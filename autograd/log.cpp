@@ -74,13 +74,12 @@ struct RecordSize {
 RecordSize size_of(int rank, int saved, int inputs, std::size_t attr_bytes) noexcept {
     RecordSize size{};
     size.input_offset = sizeof(Record) + static_cast<std::size_t>(rank) * sizeof(std::int64_t) +
-                        static_cast<std::size_t>(saved) * sizeof(SavedTensor) + ((attr_bytes + 7) & ~std::size_t{7});
+        static_cast<std::size_t>(saved) * sizeof(SavedTensor) + ((attr_bytes + 7) & ~std::size_t{7});
     size.total = size.input_offset + static_cast<std::size_t>(inputs) * sizeof(std::uint32_t);
     return size;
 }
 
-Record* new_record(Log& log, const OpInfo& op, const Loc& loc, const TensorImpl* value, int inputs, int saved,
-                   std::size_t attr_bytes) {
+Record* new_record(Log& log, const OpInfo& op, const Loc& loc, const TensorImpl* value, int inputs, int saved, std::size_t attr_bytes) {
     const RecordSize size = size_of(value->rank, saved, inputs, attr_bytes);
     auto* memory = static_cast<std::byte*>(log.arena.allocate(size.total));
     auto* record = new (memory) Record;
@@ -118,7 +117,8 @@ void check_unwritten(const TensorImpl* view, const Log& log, const Loc& loc) {
     if (static_cast<std::int32_t>(view->node_version - write.version) >= 0) return;
     const bool is_elsewhere = write.tape & NodeRef::kElsewhere;
     if (is_elsewhere ? !was_missed(write.tape, log) : write.tape != log.id && (is_outside(write.tape) || !is_live(write.tape))) return;
-    fail<TapeError>(loc, "a view of shape {} was made before its elements were written to at {} by an op that a gradient flows through, "
+    fail<TapeError>(loc,
+                    "a view of shape {} was made before its elements were written to at {} by an op that a gradient flows through, "
                     "and does not know of it: take the view again after that, or detach() it to have a constant",
                     Shape(view->sizes, view->rank), detail::file_and_line(view->storage->last_write));
 }
@@ -126,7 +126,8 @@ void check_unwritten(const TensorImpl* view, const Log& log, const Loc& loc) {
 std::uint32_t Log::value_of(TensorImpl* input, const Loc& loc) {
     if (input->node.tape == id) {
         if (input->node_version != input->storage->version) [[unlikely]] {
-            fail<TapeError>(loc, "a recorded tensor of shape {} was modified in place at {} through another view of its "
+            fail<TapeError>(loc,
+                            "a recorded tensor of shape {} was modified in place at {} through another view of its "
                             "storage; use the modified tensor itself, or clone() before modifying",
                             Shape(input->sizes, input->rank), detail::file_and_line(input->storage->last_write));
         }

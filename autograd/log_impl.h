@@ -95,21 +95,21 @@ class Arena {
 };
 
 struct Log {
-    std::uint32_t id = 0;  // the outermost tape's number; 0 while the log is not in use
-    int depth = 0;         // how many tapes are open on it
-    Loc opened{};          // where the outermost tape was made
-    Loc last_backward{};   // the line of the backward that released records
+    std::uint32_t id = 0;                // the outermost tape's number; 0 while the log is not in use
+    int depth = 0;                       // how many tapes are open on it
+    Loc opened{};                        // where the outermost tape was made
+    Loc last_backward{};                 // the line of the backward that released records
     const char* last_walk = "backward";  // what that was called
     Arena arena;
     std::vector<Record*> records;
     struct LeafSlot {
         std::uint32_t tape = 0, index = 0;
     };
-    std::vector<LeafSlot> leaf_slots;  // by the leaf's number
-    std::multimap<std::uint32_t, GradientHook> hooks;  // by value; its nodes stay where they are
-    std::vector<std::uint32_t> leaves;  // the indices of leaf records
+    std::vector<LeafSlot> leaf_slots;                        // by the leaf's number
+    std::multimap<std::uint32_t, GradientHook> hooks;        // by value; its nodes stay where they are
+    std::vector<std::uint32_t> leaves;                       // the indices of leaf records
     std::vector<std::pair<std::uint32_t, Tensor>> retained;  // values whose gradients backward is to keep: see Tensor::retain_grad()
-    int walks = 0;  // that run on it: until the last is done it stays as it is, though its tapes may end
+    int walks = 0;                                           // that run on it: until the last is done it stays as it is, though its tapes may end
     // Where the ops ran, on devices with streams: a run begins at a record and goes on to the next run.
     struct StreamRun {
         std::uint32_t first;
@@ -124,8 +124,8 @@ struct Log {
     }
     /// The value an input names on this log, or kNoValue for a constant. Appends a leaf's record at its first use.
     std::uint32_t value_of(TensorImpl* input, const Loc& loc);
-    void clear() noexcept;                       // releases every record and keeps the memory
-    void truncate(std::size_t count) noexcept;   // drops the records from `count` on
+    void clear() noexcept;                      // releases every record and keeps the memory
+    void truncate(std::size_t count) noexcept;  // drops the records from `count` on
 };
 
 /// To be called before an op that is recorded writes in place: its record is to find memory when the elements have changed. Throws
@@ -222,9 +222,8 @@ void record(const OpInfo& op, const Loc& loc, std::initializer_list<const Tensor
     if (detail::is_runtime || !detail::thread.observed) return;
     const bool recorded = is_floating(output.dtype()) && op.is_recorded() && recording(loc, inputs);
     TensorImpl* out = output.impl();
-    finish_op({op, loc, inputs.begin(), static_cast<int>(inputs.size()), &out, 1, saved.begin(), static_cast<int>(saved.size()),
-               &attrs, std::is_same_v<Attrs, std::nullptr_t> ? 0 : sizeof(Attrs), /*is_object=*/false, numbers.begin(),
-               static_cast<int>(numbers.size())},
+    finish_op({op, loc, inputs.begin(), static_cast<int>(inputs.size()), &out, 1, saved.begin(), static_cast<int>(saved.size()), &attrs,
+               std::is_same_v<Attrs, std::nullptr_t> ? 0 : sizeof(Attrs), /*is_object=*/false, numbers.begin(), static_cast<int>(numbers.size())},
               recorded);
 }
 
@@ -248,11 +247,21 @@ void record(const OpInfo& op, const Loc& loc, std::initializer_list<const Tensor
     TensorImpl* results[most] = {out};
     int result_count = told.results.size() == 0 ? 1 : 0;
     for (const Tensor* result : told.results) results[result_count++] = result->impl();
-    const RecordArgs as_told{told.op, loc, told.operands.begin(), static_cast<int>(told.operands.size()), results, result_count,
-                             nullptr, 0, &call, std::is_same_v<Call, std::nullptr_t> ? 0 : sizeof(Call), false, numbers.begin(),
+    const RecordArgs as_told{told.op,
+                             loc,
+                             told.operands.begin(),
+                             static_cast<int>(told.operands.size()),
+                             results,
+                             result_count,
+                             nullptr,
+                             0,
+                             &call,
+                             std::is_same_v<Call, std::nullptr_t> ? 0 : sizeof(Call),
+                             false,
+                             numbers.begin(),
                              static_cast<int>(numbers.size())};
-    finish_op({op, loc, inputs.begin(), static_cast<int>(inputs.size()), &out, 1, saved.begin(), static_cast<int>(saved.size()),
-               &attrs, std::is_same_v<Attrs, std::nullptr_t> ? 0 : sizeof(Attrs), false, nullptr, 0, &as_told},
+    finish_op({op, loc, inputs.begin(), static_cast<int>(inputs.size()), &out, 1, saved.begin(), static_cast<int>(saved.size()), &attrs,
+               std::is_same_v<Attrs, std::nullptr_t> ? 0 : sizeof(Attrs), false, nullptr, 0, &as_told},
               recorded);
 }
 
@@ -275,8 +284,8 @@ void record_many(const OpInfo& op, const Loc& loc, const std::vector<Tensor>& in
     for (const Tensor& t : outputs) outs.push_back(t.impl());
     const auto ins = addresses(inputs);
     const auto keeps = addresses(saved);
-    const RecordArgs told{op, loc, ins.data(), static_cast<int>(ins.size()), outs.data(), static_cast<int>(outs.size()), nullptr, 0,
-                          &call, sizeof(Call)};
+    const RecordArgs told{op, loc,   ins.data(),  static_cast<int>(ins.size()), outs.data(), static_cast<int>(outs.size()), nullptr,
+                          0,  &call, sizeof(Call)};
     finish_op({op, loc, ins.data(), static_cast<int>(ins.size()), outs.data(), static_cast<int>(outs.size()), keeps.data(),
                static_cast<int>(keeps.size()), &attrs, std::is_same_v<Attrs, std::nullptr_t> ? 0 : sizeof(Attrs), false, nullptr, 0,
                std::is_same_v<Call, std::nullptr_t> ? nullptr : &told},
@@ -286,8 +295,7 @@ void record_many(const OpInfo& op, const Loc& loc, const std::vector<Tensor>& in
 /// Runs an op that no gradient flows through and that is made of others: these are not told of, it is.
 ///     return unrecorded_op(isin_op, x.loc, {&x.tensor}, [&] { return ...; });
 template <class Body, class Attrs = std::nullptr_t>
-auto unrecorded_op(const OpInfo& op, const Loc& loc, std::initializer_list<const Tensor*> inputs, const Body& body,
-                   const Attrs& attrs = {}) {
+auto unrecorded_op(const OpInfo& op, const Loc& loc, std::initializer_list<const Tensor*> inputs, const Body& body, const Attrs& attrs = {}) {
     auto result = [&] {
         const detail::UnrecordedParts parts;
         return body();

@@ -43,8 +43,8 @@ struct AutogradMeta {
     /// The version of grad's storage while it was known to be zero outside used_rows; -1: it may have been written to since.
     std::int64_t rows_version = -1;
     std::uint32_t leaf_number = 0;
-    const char* name = nullptr;  // of a parameter, "encoder.cell.weight", as its model calls it; see nn::Module
-    bool sparse = false;     // a row-sparse gradient shall stay so for the optimizer (see optim/optimizer.h)
+    const char* name = nullptr;       // of a parameter, "encoder.cell.weight", as its model calls it; see nn::Module
+    bool sparse = false;              // a row-sparse gradient shall stay so for the optimizer (see optim/optimizer.h)
     std::vector<GradientHook> hooks;  // read and written with gradient_mutex() held; called without, from copies
 
     /// The name, or null. Another thread may just give it.

@@ -27,7 +27,8 @@ SymInt numel(const OnnxSizes& shape) {
 
 const OnnxForm* find_onnx(const char* op) {
     static const auto* forms = [] {
-        return new std::unordered_map<std::string_view, const OnnxForm*>{  // never freed: used until the program ends
+        return new std::unordered_map<std::string_view, const OnnxForm*>{
+        // never freed: used until the program ends
 #define TAPIR_ONNX_NAME(name) {#name, &name##_onnx},
 #include "tapir/ops/op_list.inc"
 #undef TAPIR_ONNX_NAME
@@ -55,8 +56,7 @@ std::size_t detail::onnx_count(int64_t count) {
 
 // --- OnnxCall ---------------------------------------------------------------------------------------------------------------------
 
-OnnxCall::OnnxCall(OnnxBuilder& builder, const Attributes& attributes, OnnxValues inputs, OnnxList<Info> input_infos,
-                   OnnxList<Info> results)
+OnnxCall::OnnxCall(OnnxBuilder& builder, const Attributes& attributes, OnnxValues inputs, OnnxList<Info> input_infos, OnnxList<Info> results)
     : builder_(builder), attributes_(attributes), inputs_(std::move(inputs)), infos_(std::move(input_infos)), results_(std::move(results)) {}
 
 void OnnxCall::refuse(const std::string& why) const { throw OnnxRefusal{why}; }
@@ -233,9 +233,7 @@ OnnxValues OnnxCall::nodes(const char* op, const OnnxDTypes& dtypes, const OnnxV
 
 OnnxValue OnnxCall::scalar(Scalar number, DType dtype) const { return builder_.constant(scalar_tensor(number, dtype)); }
 
-OnnxValue OnnxCall::ints(const OnnxInts& numbers) const {
-    return builder_.constant(tensor(static_cast<const std::vector<int64_t>&>(numbers)));
-}
+OnnxValue OnnxCall::ints(const OnnxInts& numbers) const { return builder_.constant(tensor(static_cast<const std::vector<int64_t>&>(numbers))); }
 
 OnnxValue OnnxCall::sizes(const OnnxSizes& sizes) const {
     OnnxInts numbers;
@@ -253,9 +251,7 @@ OnnxValue OnnxCall::sizes(const OnnxSizes& sizes) const {
     return parts.size() == 1 ? parts[0] : concat(parts, 0);
 }
 
-OnnxValue OnnxCall::size_0d(const SymInt& size) const {
-    return size.is_number() ? scalar(size.number(), int64) : squeeze(size_1d(size), {0});
-}
+OnnxValue OnnxCall::size_0d(const SymInt& size) const { return size.is_number() ? scalar(size.number(), int64) : squeeze(size_1d(size), {0}); }
 
 OnnxValue OnnxCall::size_as(const SymInt& size, DType dtype) const {
     return size.is_number() ? scalar(size.number(), dtype) : cast(size_0d(size), dtype);
@@ -297,9 +293,7 @@ OnnxValue OnnxCall::matrix_transpose(const OnnxValue& x, int rank) const {
 OnnxValue OnnxCall::unsqueeze(const OnnxValue& x, const OnnxInts& dims) const {
     return dims.empty() ? x : node("Unsqueeze", x.dtype(), {x, ints(dims)});
 }
-OnnxValue OnnxCall::squeeze(const OnnxValue& x, const OnnxInts& dims) const {
-    return dims.empty() ? x : node("Squeeze", x.dtype(), {x, ints(dims)});
-}
+OnnxValue OnnxCall::squeeze(const OnnxValue& x, const OnnxInts& dims) const { return dims.empty() ? x : node("Squeeze", x.dtype(), {x, ints(dims)}); }
 
 OnnxValue OnnxCall::slice(const OnnxValue& x, int dim, const SymInt& start, const SymInt& end, int64_t step) const {
     return node("Slice", x.dtype(), {x, sizes({start}), sizes({end}), ints({dim}), ints({step})});
@@ -345,9 +339,7 @@ OnnxValue OnnxCall::end_of(DType dtype, bool highest) const {
 }
 
 OnnxValue OnnxCall::shape_of(const OnnxValue& x) const { return node("Shape", int64, {x}); }
-OnnxValue OnnxCall::range(const SymInt& count) const {
-    return node("Range", int64, {scalar(0, int64), size_0d(count), scalar(1, int64)});
-}
+OnnxValue OnnxCall::range(const SymInt& count) const { return node("Range", int64, {scalar(0, int64), size_0d(count), scalar(1, int64)}); }
 
 OnnxValue OnnxCall::filled(const OnnxSizes& shape, Scalar number, DType dtype) const {
     return node("Expand", dtype, {scalar(number, dtype), sizes(shape)});
@@ -386,8 +378,9 @@ OnnxValue where(const OnnxValue& condition, const OnnxValue& a, const OnnxValue&
     OnnxBuilder& builder = builder_of(condition, a, b);
     const DType dtype = a.is_number() && b.is_number() && !a.builder() && !b.builder() ? builder.number_dtype : common(a, b);
     if (dtype == bool_) return (condition & a) | ((!condition) & b);  // runtimes have no Where of bool
-    return builder.add("Where", {lowered(builder, cast(condition, bool_), bool_), lowered(builder, cast(a, dtype), dtype),
-                                 lowered(builder, cast(b, dtype), dtype)}, {}, {dtype})[0];
+    return builder.add(
+        "Where", {lowered(builder, cast(condition, bool_), bool_), lowered(builder, cast(a, dtype), dtype), lowered(builder, cast(b, dtype), dtype)},
+        {}, {dtype})[0];
 }
 
 OnnxValue abs(const OnnxValue& x) { return unary("Abs", x); }
@@ -547,9 +540,7 @@ OnnxValue hypot(const OnnxValue& a, const OnnxValue& b) {
     const OnnxValue ratio = where(larger == 0, 0, smaller / larger);
     return where(is_infinite(p) | is_infinite(q), INFINITY, larger * sqrt(ratio * ratio + 1));
 }
-OnnxValue copysign(const OnnxValue& a, const OnnxValue& b) {
-    return where(is_negative(b), -abs(a), abs(a));
-}
+OnnxValue copysign(const OnnxValue& a, const OnnxValue& b) { return where(is_negative(b), -abs(a), abs(a)); }
 OnnxValue fmod(const OnnxValue& a, const OnnxValue& b) {
     OnnxBuilder& builder = builder_of(a, b);
     const DType dtype = common(a, b);

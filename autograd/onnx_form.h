@@ -100,9 +100,9 @@ class OnnxValue {
  public:
     /// An optional operand that is left out.
     OnnxValue() = default;
-    OnnxValue(double number) : number_(number), is_number_(true) {}          // NOLINT: implicit by design
-    OnnxValue(int number) : number_(number), is_number_(true) {}             // NOLINT
-    OnnxValue(std::int64_t number) : number_(number), is_number_(true) {}    // NOLINT
+    OnnxValue(double number) : number_(number), is_number_(true) {}        // NOLINT: implicit by design
+    OnnxValue(int number) : number_(number), is_number_(true) {}           // NOLINT
+    OnnxValue(std::int64_t number) : number_(number), is_number_(true) {}  // NOLINT
     OnnxValue(OnnxBuilder& builder, std::string name, DType dtype) : builder_(&builder), name_(std::move(name)), dtype_(dtype) {}
     /// A 0-d constant of the graph.
     OnnxValue(OnnxBuilder& builder, Scalar number, DType dtype) : builder_(&builder), dtype_(dtype), number_(number), is_number_(true) {}
@@ -387,8 +387,7 @@ inline OnnxValues onnx_values(OnnxValues values) { return values; }
 #ifdef TAPIR_RUNTIME
 #define TAPIR_ONNX(op, ...) static_assert(true)
 #else
-#define TAPIR_ONNX(op, ...)                                \
-    extern const ::tapir::OnnxForm op##_onnx;              \
-    constexpr ::tapir::OnnxForm op##_onnx = {              \
-        #op, [](const ::tapir::OnnxCall& x) { return ::tapir::detail::onnx_values(__VA_ARGS__); }}
+#define TAPIR_ONNX(op, ...)                   \
+    extern const ::tapir::OnnxForm op##_onnx; \
+    constexpr ::tapir::OnnxForm op##_onnx = {#op, [](const ::tapir::OnnxCall& x) { return ::tapir::detail::onnx_values(__VA_ARGS__); }}
 #endif

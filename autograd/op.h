@@ -87,20 +87,11 @@ std::vector<Tensor> outputs(const Result& result) {
 }  // namespace tapir
 
 /// An example call for TAPIR_SAMPLES: TAPIR_SAMPLE("f(3,4)", softmax(x[0], 1)).
-#define TAPIR_SAMPLE(inputs, ...)                                                                                       \
-    {                                                                                                                   \
-        inputs, #__VA_ARGS__, []([[maybe_unused]] const std::vector<Tensor>& x) {                                       \
-            return ::tapir::detail::outputs(__VA_ARGS__);                                                               \
-        }                                                                                                               \
-    }
+#define TAPIR_SAMPLE(inputs, ...) \
+    {inputs, #__VA_ARGS__, []([[maybe_unused]] const std::vector<Tensor>& x) { return ::tapir::detail::outputs(__VA_ARGS__); }}
 /// The same where PyTorch writes it differently: TAPIR_SAMPLE_AS("f(3,4)", "x[0].softmax(1)", softmax(x[0], 1)).
-#define TAPIR_SAMPLE_AS(inputs, torch, ...)                                                                             \
-    {                                                                                                                   \
-        inputs, #__VA_ARGS__, []([[maybe_unused]] const std::vector<Tensor>& x) {                                       \
-            return ::tapir::detail::outputs(__VA_ARGS__);                                                               \
-        },                                                                                                              \
-            torch                                                                                                       \
-    }
+#define TAPIR_SAMPLE_AS(inputs, torch, ...) \
+    {inputs, #__VA_ARGS__, []([[maybe_unused]] const std::vector<Tensor>& x) { return ::tapir::detail::outputs(__VA_ARGS__); }, torch}
 
 /// Defines the row `NAME_op`. The line must begin with TAPIR_OP(NAME, since the list of all ops is made from these.
 #ifdef TAPIR_RUNTIME  // which calls ops and no rules
@@ -109,13 +100,12 @@ std::vector<Tensor> outputs(const Result& result) {
     constexpr ::tapir::OpInfo op##_op{.name = #op};       \
     static_assert(true)
 #else
-#define TAPIR_OP(op, onnx_name, rule, documentation, ...)                                                     \
-    namespace {                                                                                               \
-    const ::tapir::Sample op##_samples[] = {__VA_ARGS__};                                                     \
-    }                                                                                                         \
-    extern const ::tapir::OpInfo op##_op;                                                                     \
-    constexpr ::tapir::OpInfo op##_op{#op, onnx_name, rule, documentation, op##_samples,                      \
-                                      sizeof(op##_samples) / sizeof(op##_samples[0])};                        \
-    static_assert(op##_op.complete() && !__is_same(decltype(rule), decltype(nullptr)),                        \
+#define TAPIR_OP(op, onnx_name, rule, documentation, ...)                                                                                 \
+    namespace {                                                                                                                           \
+    const ::tapir::Sample op##_samples[] = {__VA_ARGS__};                                                                                 \
+    }                                                                                                                                     \
+    extern const ::tapir::OpInfo op##_op;                                                                                                 \
+    constexpr ::tapir::OpInfo op##_op{#op, onnx_name, rule, documentation, op##_samples, sizeof(op##_samples) / sizeof(op##_samples[0])}; \
+    static_assert(op##_op.complete() && !__is_same(decltype(rule), decltype(nullptr)),                                                    \
                   "an op states its ONNX form, its rule (or NonDiff, Given, ...), and its documentation")
 #endif

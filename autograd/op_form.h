@@ -22,9 +22,9 @@ struct Field {
 
     const char* name;
     Kind kind;
-    void* place;                    // int64_t, int, double, Scalar, bool, DType, Device, Shape, std::vector<int64_t>; of a choice its
-                                    // number; of a graph a std::shared_ptr<const Graph>
-    const char* const* names;       // of a choice: what its values are called, in their order
+    void* place;               // int64_t, int, double, Scalar, bool, DType, Device, Shape, std::vector<int64_t>; of a choice its
+                               // number; of a graph a std::shared_ptr<const Graph>
+    const char* const* names;  // of a choice: what its values are called, in their order
     int name_count;
 };
 
@@ -84,16 +84,16 @@ struct FormCall {
 
 struct OpForm {
     const char* op;
-    std::size_t attr_bytes;                       // 0: it has none
-    void (*copy)(void* to, const void* from);     // from null: the defaults
+    std::size_t attr_bytes;                    // 0: it has none
+    void (*copy)(void* to, const void* from);  // from null: the defaults
     void (*destroy)(void* attrs) noexcept;
     void (*fields)(Fields& f, void* attrs);
     void (*run)(const FormCall& x, Tensor* results);
     ResultTypes (*types)(const TypeCall& t, const void* attrs);  // null: no rule is stated, or this is Tapir::runtime
-    bool is_random = false;                       // it draws from the default generator
+    bool is_random = false;                                      // it draws from the default generator
     /// Writes the result into a contiguous tensor of its shape and dtype without checks or records; false: it cannot here. Null: it cannot at all.
     bool (*into)(const FormCall& x, const Tensor& out) = nullptr;
-    bool is_in_place = false;                     // into()'s tensor may be one of the inputs, of this shape and dtype
+    bool is_in_place = false;  // into()'s tensor may be one of the inputs, of this shape and dtype
     /// Of an op that gives operand 0, but for a part that is the last operand, and whose into() writes that part alone where its tensor is
     /// operand 0: the op that gives the part as it was, with the same attributes and the operands before the last. Null: it is no such op.
     const char* part = nullptr;
@@ -104,7 +104,7 @@ struct OpForm {
     bool is_update = false;
     /// Its results have the elements of operand 0, moved, repeated or left out, and look at its memory where dtype and device allow it.
     bool is_view = false;
-    bool is_commutative = false;                  // its two operands may change places
+    bool is_commutative = false;  // its two operands may change places
 };
 
 /// The form of this op, or null: of what is never seen itself (Composed), and of custom functions.
@@ -168,50 +168,50 @@ inline void put_results(Tensor* to, std::vector<Tensor> from) {
 ///     TAPIR_FORM(softmax, SoftmaxAttrs, same(t[0]), softmax(x[0], a.dim), f("dim", a.dim));
 /// `types`: what it gives, of the types t[0], t[1] ... of its operands, by the rules of result_types.h.
 /// The line must begin with TAPIR_FORM(NAME, as that of TAPIR_OP.
-#define TAPIR_FORM(op, Attrs, types, call, ...)  \
-    extern const ::tapir::OpForm op##_form;      \
+#define TAPIR_FORM(op, Attrs, types, call, ...) \
+    extern const ::tapir::OpForm op##_form;     \
     constexpr ::tapir::OpForm op##_form = TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__)
 /// Of an op that has no attributes.
 #define TAPIR_PLAIN_FORM(op, types, call) TAPIR_FORM(op, ::tapir::detail::NoAttrs, TAPIR_TYPE(types), call, static_cast<void>(f))
 /// Of an op that draws random numbers.
-#define TAPIR_RANDOM_FORM(op, Attrs, types, call, ...)  \
-    extern const ::tapir::OpForm op##_form;      \
+#define TAPIR_RANDOM_FORM(op, Attrs, types, call, ...) \
+    extern const ::tapir::OpForm op##_form;            \
     constexpr ::tapir::OpForm op##_form = ::tapir::detail::random_form(TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__))
 /// Of an op whose results are views of operand 0, or look as if: see OpForm::is_view.
-#define TAPIR_VIEW_FORM(op, Attrs, types, call, ...)    \
-    extern const ::tapir::OpForm op##_form;      \
+#define TAPIR_VIEW_FORM(op, Attrs, types, call, ...) \
+    extern const ::tapir::OpForm op##_form;          \
     constexpr ::tapir::OpForm op##_form = ::tapir::detail::view_form(TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__))
 /// Of an op with results whose sizes depend on the elements of its inputs: a bit for each whose dimension 0 does.
-#define TAPIR_DATA_SIZED_FORM(op, Attrs, types, results, call, ...)                                                 \
-    extern const ::tapir::OpForm op##_form;                                                                  \
-    constexpr ::tapir::OpForm op##_form = ::tapir::detail::data_sized_form(                                  \
-        TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__), [](const void* p) -> std::uint64_t {        \
-            [[maybe_unused]] const auto& a = *static_cast<const Attrs*>(p);                                  \
-            return results;                                                                                  \
+#define TAPIR_DATA_SIZED_FORM(op, Attrs, types, results, call, ...)                                                      \
+    extern const ::tapir::OpForm op##_form;                                                                              \
+    constexpr ::tapir::OpForm op##_form = ::tapir::detail::data_sized_form(                                              \
+        TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__), [](const void* p) -> std::uint64_t { \
+            [[maybe_unused]] const auto& a = *static_cast<const Attrs*>(p);                                              \
+            return results;                                                                                              \
         })
 /// The same as a value.
 #define TAPIR_TYPE(...) __VA_ARGS__
-#define TAPIR_FORM_OF(op, Attrs, types, call, ...)                                                            \
-    {                                                                                                  \
-        #op, ::tapir::detail::kAttrBytes<Attrs>, ::tapir::detail::copy_attrs<Attrs>,                   \
-            ::tapir::detail::destroy_attrs<Attrs>,                                                     \
-            []([[maybe_unused]] ::tapir::Fields& f, [[maybe_unused]] void* p) {                        \
-                [[maybe_unused]] auto& a = *static_cast<Attrs*>(p);                                    \
-                __VA_ARGS__;                                                                           \
-            },                                                                                         \
-            [](const ::tapir::FormCall& x, ::tapir::Tensor* results) {                                 \
-                [[maybe_unused]] const auto& a = *static_cast<const Attrs*>(x.attrs);                  \
-                ::tapir::detail::put_results(results, call);                                           \
-            },                                                                                         \
-            TAPIR_TYPES_OF(TAPIR_TYPE(Attrs), types)                                                   \
-    }
+#define TAPIR_FORM_OF(op, Attrs, types, call, ...)                             \
+    {#op,                                                                      \
+     ::tapir::detail::kAttrBytes<Attrs>,                                       \
+     ::tapir::detail::copy_attrs<Attrs>,                                       \
+     ::tapir::detail::destroy_attrs<Attrs>,                                    \
+     []([[maybe_unused]] ::tapir::Fields& f, [[maybe_unused]] void* p) {       \
+         [[maybe_unused]] auto& a = *static_cast<Attrs*>(p);                   \
+         __VA_ARGS__;                                                          \
+     },                                                                        \
+     [](const ::tapir::FormCall& x, ::tapir::Tensor* results) {                \
+         [[maybe_unused]] const auto& a = *static_cast<const Attrs*>(x.attrs); \
+         ::tapir::detail::put_results(results, call);                          \
+     },                                                                        \
+     TAPIR_TYPES_OF(TAPIR_TYPE(Attrs), types)}
 #ifdef TAPIR_RUNTIME  // graphs were checked when they were made
 #define TAPIR_TYPES_OF(Attrs, ...) nullptr
 #else
-#define TAPIR_TYPES_OF(Attrs, ...)                                                                     \
+#define TAPIR_TYPES_OF(Attrs, ...)                                                                            \
     []([[maybe_unused]] const ::tapir::TypeCall& t, [[maybe_unused]] const void* p) -> ::tapir::ResultTypes { \
-        using namespace ::tapir::types;                                                                \
-        [[maybe_unused]] const auto& a = *static_cast<const Attrs*>(p);                                \
-        return __VA_ARGS__;                                                                            \
+        using namespace ::tapir::types;                                                                       \
+        [[maybe_unused]] const auto& a = *static_cast<const Attrs*>(p);                                       \
+        return __VA_ARGS__;                                                                                   \
     }
 #endif

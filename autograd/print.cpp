@@ -19,9 +19,7 @@
 namespace tapir {
 namespace listing {
 
-std::string place(const Loc& loc) {
-    return loc.line() == 0 ? "" : detail::file_and_line(loc);
-}
+std::string place(const Loc& loc) { return loc.line() == 0 ? "" : detail::file_and_line(loc); }
 
 std::string op(const Log& log, std::size_t index) {
     const std::uint32_t maker = log.maker_of(static_cast<std::uint32_t>(index));
@@ -29,9 +27,7 @@ std::string op(const Log& log, std::size_t index) {
     return index > maker ? fmt::format("{} #{}", name, index - maker) : name;
 }
 
-std::int64_t bytes_of(const Record& record) {
-    return record.shape().numel() * static_cast<std::int64_t>(itemsize(record.dtype));
-}
+std::int64_t bytes_of(const Record& record) { return record.shape().numel() * static_cast<std::int64_t>(itemsize(record.dtype)); }
 
 std::string output(const Record& record) { return fmt::format("{} {}", name(record.dtype), record.shape()); }
 
@@ -74,17 +70,18 @@ std::string Tape::str(TextViewArg pattern) const {
         const Record& record = *log.records[i];
         const bool is_leaf = record.flags & Record::kLeaf;
         if (!is_leaf) bytes += listing::bytes_of(record);
-        Row row = {std::to_string(i - begin_), listing::op(log, i), listing::output(record), detail::size_text(listing::bytes_of(record)),
-                   inputs_of(record, begin_), listing::place(record.loc), listing::module(record)};
+        Row row = {std::to_string(i - begin_), listing::op(log, i),        listing::output(record), detail::size_text(listing::bytes_of(record)),
+                   inputs_of(record, begin_),  listing::place(record.loc), listing::module(record)};
         const bool is_wanted = std::any_of(row.begin(), row.end(), [&](const std::string& cell) { return cell.find(pattern) != cell.npos; });
         if (is_wanted) rows.push_back(std::move(row));
     }
     std::array<std::size_t, kColumns> widths{};
     for (const Row& row : rows) {
-        for (int c = 0; c < kColumns; ++c) widths[static_cast<std::size_t>(c)] = std::max(widths[static_cast<std::size_t>(c)], row[static_cast<std::size_t>(c)].size());
+        for (int c = 0; c < kColumns; ++c)
+            widths[static_cast<std::size_t>(c)] = std::max(widths[static_cast<std::size_t>(c)], row[static_cast<std::size_t>(c)].size());
     }
-    std::string text = fmt::format("tape of {}: {} record{}, results of {}\n", listing::place(loc_), size(), size() == 1 ? "" : "s",
-                                   detail::size_text(bytes));
+    std::string text =
+        fmt::format("tape of {}: {} record{}, results of {}\n", listing::place(loc_), size(), size() == 1 ? "" : "s", detail::size_text(bytes));
     if (rows.size() == 1 && !pattern.empty()) return text + fmt::format("no record has \"{}\"\n", pattern);
     for (const Row& row : rows) {
         std::string line;

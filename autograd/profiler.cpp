@@ -51,7 +51,7 @@ std::atomic<std::uint64_t> running_number{0};  // 0: none
 std::uint64_t last_number = 0;
 std::atomic<bool> has_devices{false};  // asked when the first profiler is made: scopes are ranges for Nsight, too
 
-thread_local Profiler::Data* mine = nullptr;   // this thread is the one that it profiles
+thread_local Profiler::Data* mine = nullptr;  // this thread is the one that it profiles
 // What this thread profiles, less what was left to it: that is freed.
 Profiler::Data* profiled_here() {
     if (mine && mine->is_left.load(std::memory_order_acquire)) [[unlikely]]
@@ -252,11 +252,10 @@ void Profiler::Data::end_mark(std::int32_t mark) {
 }
 
 void Profiler::Data::begin_copy(Device to, Device from, std::size_t bytes) {
-    const char* name = to.type == DeviceType::cpu     ? "copy device to host"
-                       : from.type == DeviceType::cpu ? "copy host to device"
-                                                      : "copy device to device";
-    copy_ = {ticks(), 0, 0, static_cast<double>(bytes), begin_mark(to.type == DeviceType::cpu ? from : to), name,
-             detail::thread.op_loc};
+    const char* name = to.type == DeviceType::cpu ? "copy device to host"
+        : from.type == DeviceType::cpu            ? "copy host to device"
+                                                  : "copy device to device";
+    copy_ = {ticks(), 0, 0, static_cast<double>(bytes), begin_mark(to.type == DeviceType::cpu ? from : to), name, detail::thread.op_loc};
 }
 
 void Profiler::Data::copy_is_queued() {

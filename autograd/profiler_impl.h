@@ -158,8 +158,8 @@ class Profiler::Data : public OpWatcher {
     std::vector<DeviceTime> device_times_;
     std::vector<ProfileEvent> others_;  // under running_mutex
     std::optional<WatchScope> watch_;
-    bool has_thread_ = true;            // the one that it profiles lives; under running_mutex
-    double tick_ = 0;  // seconds
+    bool has_thread_ = true;  // the one that it profiles lives; under running_mutex
+    double tick_ = 0;         // seconds
     std::int64_t wall_first_ = 0;
 };
 

@@ -249,9 +249,7 @@ std::string table_of(const Profiler::Data& data, const ProfileTable& options) {
                             100 * std::max(flops / most.flops, bytes / most.bytes));
     }
     double here = 0, elsewhere = 0;
-    data.each([&](const ProfileEvent& event) {
-        (event.thread == 0 ? here : elsewhere) += data.seconds_of(event.end - event.begin - event.inside);
-    });
+    data.each([&](const ProfileEvent& event) { (event.thread == 0 ? here : elsewhere) += data.seconds_of(event.end - event.begin - event.inside); });
     text += fmt::format("{} ms in ops and scopes of {} ms", milliseconds(here), milliseconds(data.seconds_of(data.last - data.first)));
     if (elsewhere > 0) text += fmt::format(", and {} ms on other threads", milliseconds(elsewhere));
     const auto add_peak = [&](const std::string& whose, int device) {
@@ -276,8 +274,6 @@ std::vector<ProfileRow> Profiler::rows(ProfileTable::By by, ProfileTable::Sort s
 
 std::string Profiler::table(ProfileTable options, Loc loc) const { return table_of(stopped(data_, "table", loc), options); }
 
-void Profiler::print(ProfileTable options, Loc loc) const {
-    std::fputs(table_of(stopped(data_, "print", loc), options).c_str(), stdout);
-}
+void Profiler::print(ProfileTable options, Loc loc) const { std::fputs(table_of(stopped(data_, "print", loc), options).c_str(), stdout); }
 
 }  // namespace tapir

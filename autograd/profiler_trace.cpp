@@ -22,7 +22,7 @@ namespace {
 using detail::json_text;
 using Kind = ProfileEvent::Kind;
 constexpr int kPerLevel = 64;  // depths between a scope and what is in it: for modules
-constexpr int kHost = 0;  // the process of the host's threads; device d is process d + 1
+constexpr int kHost = 0;       // the process of the host's threads; device d is process d + 1
 
 std::string shape_of(const ProfileEvent& event) {
     const int shown = std::min<int>(event.rank, 4);
@@ -78,18 +78,17 @@ class Trace {
 };
 
 void Trace::add_name(const char* what, int process, int thread, const std::string& name) {
-    heads_.push_back(fmt::format(R"({{"ph": "M", "pid": {}, "tid": {}, "name": "{}", "args": {{"name": "{}"}}}})", process, thread, what,
-                                 json_text(name)));
+    heads_.push_back(
+        fmt::format(R"({{"ph": "M", "pid": {}, "tid": {}, "name": "{}", "args": {{"name": "{}"}}}})", process, thread, what, json_text(name)));
 }
 
-void Trace::add_arrow(const char* what, int from_process, int from_thread, std::int64_t from, int to_process, int to_thread,
-                      std::int64_t to) {
+void Trace::add_arrow(const char* what, int from_process, int from_thread, std::int64_t from, int to_process, int to_thread, std::int64_t to) {
     const int id = ++arrows_;
     constexpr int last = 1 << 20;
-    pieces_.push_back({from_process, from_thread, from, from, last,
-                       fmt::format(R"("ph": "s", "id": {}, "name": "{}", "cat": "{}")", id, what, what)});
-    pieces_.push_back({to_process, to_thread, to, to, last,
-                       fmt::format(R"("ph": "f", "bp": "e", "id": {}, "name": "{}", "cat": "{}")", id, what, what)});
+    pieces_.push_back(
+        {from_process, from_thread, from, from, last, fmt::format(R"("ph": "s", "id": {}, "name": "{}", "cat": "{}")", id, what, what)});
+    pieces_.push_back(
+        {to_process, to_thread, to, to, last, fmt::format(R"("ph": "f", "bp": "e", "id": {}, "name": "{}", "cat": "{}")", id, what, what)});
 }
 
 void Trace::add_event(const Node& node, int thread, int depth) {
@@ -174,8 +173,8 @@ void Trace::add_calls(const std::vector<const Node*>& run, int depth) {
         const Node &a = *run[call.first], &b = *run[call.last];
         pieces_.push_back({kHost, 0, std::min(a.begin, b.begin), std::max(a.end, b.end),
                            std::min(depth + static_cast<int>(open.size()), depth + kPerLevel - 2),
-                           fmt::format(R"("ph": "X", "name": "{}", "cat": "module", "args": {{"type": "{}"}})",
-                                       json_text(call.module->shown()), json_text(call.module->type))});
+                           fmt::format(R"("ph": "X", "name": "{}", "cat": "module", "args": {{"type": "{}"}})", json_text(call.module->shown()),
+                                       json_text(call.module->type))});
         open.push_back(call.last);
     }
 }
@@ -211,9 +210,8 @@ void Trace::add_slices_of_thread(std::int32_t thread) {
 
 // A stream does one thing after another: what seems to overlap does so by rounding.
 void Trace::add_streams() {
-    std::stable_sort(on_devices_.begin(), on_devices_.end(), [](const OnDevice& a, const OnDevice& b) {
-        return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
-    });
+    std::stable_sort(on_devices_.begin(), on_devices_.end(),
+                     [](const OnDevice& a, const OnDevice& b) { return a.begin != b.begin ? a.begin < b.begin : a.end > b.end; });
     std::vector<std::vector<std::int64_t>> open(data_.streams.size());  // the ends of what has begun on each stream
     for (OnDevice& slice : on_devices_) {
         std::vector<std::int64_t>& ends = open[static_cast<std::size_t>(slice.stream)];
@@ -282,12 +280,12 @@ std::string Trace::write() {
     };
     for (const std::string& head : heads_) add(head);
     for (const auto& [seconds, bytes] : data_.memory) {
-        add(fmt::format(R"({{"ph": "C", "pid": {}, "name": "memory", "ts": {}, "args": {{"bytes": {}}}}})", kHost,
-                        microseconds(nanoseconds(seconds)), bytes));
+        add(fmt::format(R"({{"ph": "C", "pid": {}, "name": "memory", "ts": {}, "args": {{"bytes": {}}}}})", kHost, microseconds(nanoseconds(seconds)),
+                        bytes));
     }
     for (const Piece& piece : pieces_) {
-        std::string object = fmt::format(R"({{"pid": {}, "tid": {}, "ts": {}, {}}})", piece.process, piece.thread, microseconds(piece.begin),
-                                         piece.text);
+        std::string object =
+            fmt::format(R"({{"pid": {}, "tid": {}, "ts": {}, {}}})", piece.process, piece.thread, microseconds(piece.begin), piece.text);
         if (piece.text.starts_with(R"("ph": "X")")) {
             object.insert(object.size() - 1, fmt::format(R"(, "dur": {})", microseconds(piece.end - piece.begin)));
         }

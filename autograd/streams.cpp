@@ -30,8 +30,8 @@ BackwardStreams::~BackwardStreams() {
 
 void BackwardStreams::follow(std::uint32_t record) {
     const auto& runs = log_.stream_runs;
-    const auto next = std::upper_bound(runs.begin(), runs.end(), record,
-                                       [](std::uint32_t index, const Log::StreamRun& run) { return index < run.first; });
+    const auto next =
+        std::upper_bound(runs.begin(), runs.end(), record, [](std::uint32_t index, const Log::StreamRun& run) { return index < run.first; });
     if (next == runs.begin()) return;
     void* stream = (next - 1)->stream;
     if (device_api::current_stream(device_api::device_of(stream).index) == stream) return;

@@ -37,8 +37,7 @@ std::uint32_t open_number() {
         std::uint32_t expected = 0;
         if (live_numbers[i].load(std::memory_order_relaxed) == 0 && live_numbers[i].compare_exchange_strong(expected, number)) {
             int high = live_high.load(std::memory_order_relaxed);
-            while (high <= i && !live_high.compare_exchange_weak(high, i + 1)) {
-            }
+            while (high <= i && !live_high.compare_exchange_weak(high, i + 1)) {}
             break;
         }
     }
@@ -190,7 +189,8 @@ void check_foreign(const TensorImpl* input, const Log& log, const Loc& loc) {
     const std::uint32_t tape = input->node.tape;
     if (tape & NodeRef::kElsewhere) {
         if (!was_missed(tape, log)) return;
-        fail<TapeError>(loc, "a tensor of shape {} was computed{} on a thread without a tape, of tensors that require a gradient: "
+        fail<TapeError>(loc,
+                        "a tensor of shape {} was computed{} on a thread without a tape, of tensors that require a gradient: "
                         "the tape of line {} did not record that; compute it on the tape's thread, or detach() it to have a constant",
                         Shape(input->sizes, input->rank), computed_at(input), log.opened.line());
     }
@@ -204,23 +204,20 @@ void check_foreign(const TensorImpl* input, const Log& log, const Loc& loc) {
 // Of a walk from y while this thread has no tape.
 [[noreturn]] void fail_without_tape(const char* what, const Tensor& y, const Loc& loc) {
     const std::uint32_t tape = y.defined() ? y.impl()->node.tape : 0;
-    if (tape == 0 || (tape & NodeRef::kElsewhere)) fail<TapeError>(loc, "{}: no tape is active; make one before computing the loss: Tape tape;", what);
+    if (tape == 0 || (tape & NodeRef::kElsewhere))
+        fail<TapeError>(loc, "{}: no tape is active; make one before computing the loss: Tape tape;", what);
     if (is_live(tape)) {
-        fail<TapeError>(loc, "{}: no tape is active on this thread: this tensor was recorded on a tape of another one; "
-                        "call {} there", what, what);
+        fail<TapeError>(loc,
+                        "{}: no tape is active on this thread: this tensor was recorded on a tape of another one; "
+                        "call {} there",
+                        what, what);
     }
-    fail<TapeError>(loc, "{}: no tape is active: the tape that this tensor was recorded on has ended; call {} in that tape's scope",
-                    what, what);
+    fail<TapeError>(loc, "{}: no tape is active: the tape that this tensor was recorded on has ended; call {} in that tape's scope", what, what);
 }
 
 Tape::Tape(TapeOptions options, Loc loc)
-    : home_(&tapes),
-      log_(tapes.innermost ? tapes.innermost->log_ : acquire_log(detail::caller(loc))),
-      paused_(detail::thread.log),
-      outer_(tapes.innermost),
-      begin_(log_->records.size()),
-      options_(options),
-      loc_(detail::caller(loc)) {
+    : home_(&tapes), log_(tapes.innermost ? tapes.innermost->log_ : acquire_log(detail::caller(loc))), paused_(detail::thread.log),
+      outer_(tapes.innermost), begin_(log_->records.size()), options_(options), loc_(detail::caller(loc)) {
     if (log_->depth++ == 0) {
         log_->id = open_number();
         log_->opened = loc_;
@@ -307,8 +304,7 @@ void detail::destroy_meta(AutogradMeta* meta) noexcept {
 Tensor& Tensor::requires_grad_(bool on, Loc loc) {
     if (!impl_) detail::fail_undefined("requires_grad_", loc);
     if (on && !is_floating(dtype())) {
-        fail<DTypeError>(loc, "requires_grad_: only floating tensors have gradients, this one holds {}; convert it with to(float32)",
-                         name(dtype()));
+        fail<DTypeError>(loc, "requires_grad_: only floating tensors have gradients, this one holds {}; convert it with to(float32)", name(dtype()));
     }
     const Log* log = detail::thread.log;
     if (log && impl_->node.tape == log->id) {
@@ -331,9 +327,7 @@ bool Tensor::requires_grad() const noexcept {
     return log && impl_->node.tape == log->id;
 }
 
-bool Tensor::is_leaf() const noexcept {
-    return impl_ && ((impl_->flags & TensorImpl::kRequiresGrad) || !requires_grad());
-}
+bool Tensor::is_leaf() const noexcept { return impl_ && ((impl_->flags & TensorImpl::kRequiresGrad) || !requires_grad()); }
 
 namespace detail {
 void trace_detached(const Tensor& from, const Tensor& to);  // autograd/trace/tracer.cpp
@@ -343,7 +337,8 @@ Tensor Tensor::detach(Loc loc) const {
     if (!impl_) return {};
     return detail::at_line(loc, [&] {
         Tensor y = detail::alias(impl_);
-        if (detail::thread.trace != 0) [[unlikely]] detail::trace_detached(*this, y);
+        if (detail::thread.trace != 0) [[unlikely]]
+            detail::trace_detached(*this, y);
         return y;
     });
 }

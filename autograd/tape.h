@@ -56,8 +56,7 @@ class Tape {
 
     /// d y / d x for each x; grad() is left alone. An x that y does not depend on gives zeros, and so does the gradient of a gradient
     /// that does not depend on x.
-    std::vector<Tensor> gradient(const Tensor& y, const std::vector<Tensor>& xs, const BackwardOptions& options = {},
-                                 Loc loc = Loc::current());
+    std::vector<Tensor> gradient(const Tensor& y, const std::vector<Tensor>& xs, const BackwardOptions& options = {}, Loc loc = Loc::current());
     /// The same for one x: tape.gradient(y, x) is d y / d x.
     template <std::derived_from<Tensor> T>
     Tensor gradient(const Tensor& y, const T& x, const BackwardOptions& options = {}, Loc loc = Loc::current()) {
@@ -68,8 +67,7 @@ class Tape {
     /// forward pass; found in one backward pass. An op uses x when x itself is its operand, not a view or a copy of it: under an
     /// AutocastScope that is the conversion to 16 bits, once for all. Hooks on x are not in it.
     /// See gradient_report() in autograd/gradient_by_use.h. Throws as gradient(), and ValueError with create_graph.
-    std::vector<GradientUse> gradient_by_use(const Tensor& y, const Tensor& x, const BackwardOptions& options = {},
-                                             Loc loc = Loc::current());
+    std::vector<GradientUse> gradient_by_use(const Tensor& y, const Tensor& x, const BackwardOptions& options = {}, Loc loc = Loc::current());
 
     /// The number of records since this tape began.
     std::size_t size() const noexcept;
@@ -103,8 +101,7 @@ class Tape {
 };
 
 /// d y / d x on the thread's current tape: gradient(loss, {w, b}), and gradient(loss, w) of one.
-std::vector<Tensor> gradient(const Tensor& y, const std::vector<Tensor>& xs, const BackwardOptions& options = {},
-                             Loc loc = Loc::current());
+std::vector<Tensor> gradient(const Tensor& y, const std::vector<Tensor>& xs, const BackwardOptions& options = {}, Loc loc = Loc::current());
 template <std::derived_from<Tensor> T>
 Tensor gradient(const Tensor& y, const T& x, const BackwardOptions& options = {}, Loc loc = Loc::current()) {
     return gradient(y, std::vector<Tensor>{x}, options, loc)[0];

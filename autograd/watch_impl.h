@@ -38,8 +38,7 @@ class OpWatcher {
     /// The rule of a record is about to run: the gradients of its outputs are in walk.slots.
     virtual void begin_rule(Walk& /*walk*/, std::uint32_t /*record*/) {}
     /// It gives g to input i. `product`: g^T x is given instead; `rows`: row g[r] is added to row rows[r].
-    virtual void give(Walk& /*walk*/, std::uint32_t /*record*/, int /*i*/, const Tensor& /*g*/, const Tensor* /*product*/,
-                      const Tensor* /*rows*/) {}
+    virtual void give(Walk& /*walk*/, std::uint32_t /*record*/, int /*i*/, const Tensor& /*g*/, const Tensor* /*product*/, const Tensor* /*rows*/) {}
     virtual void end_rule(Walk& /*walk*/, std::uint32_t /*record*/) {}
     /// What a value was given was added up, also over broadcast dimensions, or converted: walk.slots has the sum so far.
     virtual void summed(Walk& /*walk*/, std::uint32_t /*value*/) {}
@@ -68,8 +67,7 @@ class OpWatcher {
 /// told that it has run.
 class OperandNames {
  public:
-    OperandNames(const char* const* inputs, const char* const* outputs) noexcept
-        : inputs_(inputs), outputs_(outputs), outer_(current) {
+    OperandNames(const char* const* inputs, const char* const* outputs) noexcept : inputs_(inputs), outputs_(outputs), outer_(current) {
         current = this;
     }
     ~OperandNames() { current = outer_; }

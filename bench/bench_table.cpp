@@ -134,7 +134,7 @@ void print_row(const Row& row) {
 }
 
 /// How far apart the runs of a row lie, (max - min) / median; the median over the rows.
-double noise(const std::vector<Row>& rows, std::vector<double> Row::*side) {
+double noise(const std::vector<Row>& rows, std::vector<double> Row::* side) {
     std::vector<double> spreads;
     for (const Row& row : rows) {
         const std::vector<double>& runs = row.*side;
@@ -156,8 +156,7 @@ bool print_losses(const std::vector<Row>& rows) {
         for (std::size_t i = 0; i < std::min(row.tapir_losses.size(), row.torch_losses.size()); ++i) {
             const double a = row.tapir_losses[i], b = row.torch_losses[i];
             if (std::abs(a - b) <= 1e-4 * std::abs(b)) continue;
-            std::printf("%s: %s differs: Tapir %.9g, libtorch %.9g\n", row.name.c_str(),
-                        i == 0 ? "the first step's loss" : "the pass's loss", a, b);
+            std::printf("%s: %s differs: Tapir %.9g, libtorch %.9g\n", row.name.c_str(), i == 0 ? "the first step's loss" : "the pass's loss", a, b);
             same = false;
         }
     }
@@ -178,8 +177,7 @@ int main(int argc, char** argv) try {
     std::vector<Row> rows;
     for (const auto& path : paths) read_results(path, rows);
 
-    std::printf("%-36s %-8s %10s %10s %8s %8s %8s  %s\n", "name", "unit", "Tapir", "libtorch", "ratio", "goal", "as ratio",
-                "met?");
+    std::printf("%-36s %-8s %10s %10s %8s %8s %8s  %s\n", "name", "unit", "Tapir", "libtorch", "ratio", "goal", "as ratio", "met?");
     Json list = Json::array();
     for (const Row& row : rows) {
         print_row(row);

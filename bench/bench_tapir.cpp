@@ -100,14 +100,10 @@ void add_n(State& state, std::int64_t n) {
 void unary_n(State& state, Unary op, std::int64_t n) {
     const Tensor x = tapir::randn({n});
     switch (op) {
-        case Unary::kTanh:
-            return time_op(state, [&] { return tapir::tanh(x); });
-        case Unary::kSigmoid:
-            return time_op(state, [&] { return tapir::sigmoid(x); });
-        case Unary::kExp:
-            return time_op(state, [&] { return tapir::exp(x); });
-        case Unary::kGelu:
-            return time_op(state, [&] { return tapir::gelu(x); });
+        case Unary::kTanh: return time_op(state, [&] { return tapir::tanh(x); });
+        case Unary::kSigmoid: return time_op(state, [&] { return tapir::sigmoid(x); });
+        case Unary::kExp: return time_op(state, [&] { return tapir::exp(x); });
+        case Unary::kGelu: return time_op(state, [&] { return tapir::gelu(x); });
     }
 }
 
@@ -155,9 +151,8 @@ void tree_lstm_train(State& state, int hidden, bool leaves_together) {
     const std::vector<Example>& list = examples(&words);
     if (list.empty()) return state.SkipWithError("no SST data: set TAPIR_SST_DIR");
     const TreeLstm model(hidden, words);
-    tapir::optim::Adagrad optimizer(
-        {model.embedding, model.leaf_w, model.leaf_b, model.inner_w, model.inner_b, model.class_w, model.class_b},
-        {.lr = kAdagradRate});
+    tapir::optim::Adagrad optimizer({model.embedding, model.leaf_w, model.leaf_b, model.inner_w, model.inner_b, model.class_w, model.class_b},
+                                    {.lr = kAdagradRate});
     bool first_pass = true;
     double loss_first = 0, loss_epoch = 0;
     for (auto _ : state) {

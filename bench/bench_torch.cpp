@@ -98,14 +98,10 @@ void unary_n(State& state, Unary op, std::int64_t n) {
     const torch::NoGradGuard guard;
     const Tensor x = torch::randn({n});
     switch (op) {
-        case Unary::kTanh:
-            return time_op(state, 1, [&] { return torch::tanh(x); });
-        case Unary::kSigmoid:
-            return time_op(state, 1, [&] { return torch::sigmoid(x); });
-        case Unary::kExp:
-            return time_op(state, 1, [&] { return torch::exp(x); });
-        case Unary::kGelu:
-            return time_op(state, 1, [&] { return torch::gelu(x); });
+        case Unary::kTanh: return time_op(state, 1, [&] { return torch::tanh(x); });
+        case Unary::kSigmoid: return time_op(state, 1, [&] { return torch::sigmoid(x); });
+        case Unary::kExp: return time_op(state, 1, [&] { return torch::exp(x); });
+        case Unary::kGelu: return time_op(state, 1, [&] { return torch::gelu(x); });
     }
 }
 
@@ -167,14 +163,8 @@ Tensor fixed(std::vector<std::int64_t> sizes, std::uint32_t seed) {
 /// States are 1-d: a matrix-vector product is faster here than a (1, n) matrix product.
 struct TreeLstm {
     TreeLstm(std::int64_t size, std::size_t words)
-        : h(size),
-          embedding(fixed({static_cast<std::int64_t>(words), size}, 1)),
-          leaf_w(fixed({3 * size, size}, 2)),
-          leaf_b(fixed({3 * size}, 3)),
-          inner_w(fixed({5 * size, 2 * size}, 4)),
-          inner_b(fixed({5 * size}, 5)),
-          class_w(fixed({5, size}, 6)),
-          class_b(fixed({5}, 7)) {}
+        : h(size), embedding(fixed({static_cast<std::int64_t>(words), size}, 1)), leaf_w(fixed({3 * size, size}, 2)), leaf_b(fixed({3 * size}, 3)),
+          inner_w(fixed({5 * size, 2 * size}, 4)), inner_b(fixed({5 * size}, 5)), class_w(fixed({5, size}, 6)), class_b(fixed({5}, 7)) {}
 
     struct State {
         Tensor hidden, cell;
@@ -220,15 +210,15 @@ struct TreeLstm {
 
 /// Trains a pass over the examples. The embedding's rows are leaves of each tree's own graph; their gradients become
 /// one sparse gradient for the step, so neither backward nor Adagrad touches the whole table.
-void train(const TreeLstm& model, torch::optim::Adagrad& optimizer, const std::vector<Example>& list,
-           bool leaves_together, double* loss_first, double* loss_pass) {
+void train(const TreeLstm& model, torch::optim::Adagrad& optimizer, const std::vector<Example>& list, bool leaves_together, double* loss_first,
+           double* loss_pass) {
     std::vector<Tensor> words, gradients;
     *loss_pass = 0;
     for (std::size_t i = 0; i < list.size(); ++i) {
         const Example& example = list[i];
         const Tensor x = model.embedding.detach().index_select(0, example.words).requires_grad_();
-        const Tensor loss = F::cross_entropy(model.logits(*example.tree, x, leaves_together), example.labels,
-                                             F::CrossEntropyFuncOptions().reduction(torch::kSum));
+        const Tensor loss =
+            F::cross_entropy(model.logits(*example.tree, x, leaves_together), example.labels, F::CrossEntropyFuncOptions().reduction(torch::kSum));
         loss.backward();
         *loss_pass += loss.item<double>();
         words.push_back(example.words);
@@ -236,8 +226,7 @@ void train(const TreeLstm& model, torch::optim::Adagrad& optimizer, const std::v
         if ((i + 1) % kTreesPerStep != 0) continue;
         if (i + 1 == kTreesPerStep) *loss_first = *loss_pass;
         Tensor table = model.embedding;
-        table.mutable_grad() =
-            torch::sparse_coo_tensor(torch::cat(words).unsqueeze(0), torch::cat(gradients), table.sizes());
+        table.mutable_grad() = torch::sparse_coo_tensor(torch::cat(words).unsqueeze(0), torch::cat(gradients), table.sizes());
         optimizer.step();
         drop_gradients(optimizer);
         words.clear();
@@ -252,9 +241,8 @@ void tree_lstm_train(State& state, int hidden, bool leaves_together) {
     const std::vector<Example>& list = examples(&words);
     if (list.empty()) return state.SkipWithError("no SST data: set TAPIR_SST_DIR");
     const TreeLstm model(hidden, words);
-    torch::optim::Adagrad optimizer(
-        {model.embedding, model.leaf_w, model.leaf_b, model.inner_w, model.inner_b, model.class_w, model.class_b},
-        torch::optim::AdagradOptions(kAdagradRate));
+    torch::optim::Adagrad optimizer({model.embedding, model.leaf_w, model.leaf_b, model.inner_w, model.inner_b, model.class_w, model.class_b},
+                                    torch::optim::AdagradOptions(kAdagradRate));
     bool first_pass = true;
     double loss_first = 0, loss_epoch = 0;
     for (auto _ : state) {

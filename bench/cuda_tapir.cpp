@@ -85,7 +85,8 @@ double wall_time(int count, const Step& step) {
         return timed([&] {
                    for (int i = 0; i < count; ++i) step();
                    synchronize();
-               }) / count;
+               }) /
+            count;
     };
     round();
     return median_of(smoke ? 1 : 5, round);
@@ -252,8 +253,7 @@ Result matmul_square(Arguments& in) {
 Result mlp(Arguments& in) {
     const Precision precision(MatmulPrecision::high);
     const std::int64_t batch = whole(in), width = whole(in), hidden = whole(in), classes = whole(in);
-    const Tensor w1 = weight({hidden, width}, 1), b1 = weight({hidden}, 2), w2 = weight({classes, hidden}, 3),
-                 b2 = weight({classes}, 4);
+    const Tensor w1 = weight({hidden, width}, 1), b1 = weight({hidden}, 2), w2 = weight({classes, hidden}, 3), b2 = weight({classes}, 4);
     optim::SGD optimizer({w1, b1, w2, b2}, {.lr = 0.01});
     const Tensor x = fixed_numbers({batch, width}, 5, 1), target = arange(batch) % classes;
     return train(50, [&] {
@@ -299,8 +299,8 @@ Result transformer(Arguments& in) {
     word(in);  // how PyTorch does its attention
     const std::int64_t batch = whole(in), length = whole(in), width = whole(in), heads = whole(in), size = width / heads;
     std::vector<Tensor> w;
-    for (const Shape& shape : {Shape{3 * width, width}, Shape{3 * width}, Shape{width, width}, Shape{width},
-                               Shape{4 * width, width}, Shape{4 * width}, Shape{width, 4 * width}, Shape{width}}) {
+    for (const Shape& shape : {Shape{3 * width, width}, Shape{3 * width}, Shape{width, width}, Shape{width}, Shape{4 * width, width},
+                               Shape{4 * width}, Shape{width, 4 * width}, Shape{width}}) {
         w.push_back(weight(shape, static_cast<std::uint32_t>(w.size()) + 1));
     }
     for (int i = 0; i < 2; ++i) {
@@ -334,9 +334,8 @@ Result tree_lstm(Arguments& in) {
     if (all.empty()) throw std::runtime_error("no trees: set TAPIR_SST_DIR");
     const std::vector<Example> list(all.begin(), all.begin() + std::min<std::ptrdiff_t>(count, std::ssize(all)));
     const TreeLstm model(hidden, words);
-    optim::Adagrad optimizer(
-        {model.embedding, model.leaf_w, model.leaf_b, model.inner_w, model.inner_b, model.class_w, model.class_b},
-        {.lr = kAdagradRate});
+    optim::Adagrad optimizer({model.embedding, model.leaf_w, model.leaf_b, model.inner_w, model.inner_b, model.class_w, model.class_b},
+                             {.lr = kAdagradRate});
     const auto pass = [&] {
         double loss_first = 0, loss = 0;
         bench::train(model, optimizer, list, /*leaves_together=*/false, &loss_first, &loss);

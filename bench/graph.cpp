@@ -84,7 +84,8 @@ void row(const char* name, const std::vector<Work>& works, const CompiledGraph& 
     for (std::size_t k = 0; k < 4; ++k) k < works.size() ? std::printf(" %10.3f", costs[k].us) : std::printf(" %10s", "");
     for (std::size_t k = 1; k < 4; ++k) k < works.size() ? std::printf(" %7.2f", costs[0].us / costs[k].us) : std::printf(" %7s", "");
     for (std::size_t k = 0; k < 3; ++k) std::printf(" %5lld", static_cast<long long>(costs[k].mallocs));
-    std::printf(" %11lld %11lld\n", static_cast<long long>(costs[0].peak), static_cast<long long>(costs[2].peak) + static_cast<long long>(compiled.planned_bytes()));
+    std::printf(" %11lld %11lld\n", static_cast<long long>(costs[0].peak),
+                static_cast<long long>(costs[2].peak) + static_cast<long long>(compiled.planned_bytes()));
 }
 
 // A function of tensors, called and run; `eager` is the call as a program would write it, `compiled` the same of the compiled graph.
@@ -116,8 +117,9 @@ void mlp(const char* name, const std::vector<std::int64_t>& widths, std::int64_t
     const nn::Linear first(widths[0], widths[1]), second(widths[1], widths[2]);
     const Tensor x = randn({batch, widths[0]});
     const auto model = [&](const Tensor& t) { return second(relu(first(t))); };
-    forward(name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{model(t[0])}; }, {x}, [&] { return model(x); },
-            [&](const CompiledGraph& run) { return run(x); });
+    forward(
+        name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{model(t[0])}; }, {x}, [&] { return model(x); },
+        [&](const CompiledGraph& run) { return run(x); });
 }
 
 // What users write: Linear, LayerNorm, an activation.
@@ -129,8 +131,9 @@ void norm_mlp(const char* name, const std::vector<std::int64_t>& widths, std::in
         const Tensor h = norm(first(t));
         return second(is_gelu ? gelu(h) : tanh(h));
     };
-    forward(name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{model(t[0])}; }, {x}, [&] { return model(x); },
-            [&](const CompiledGraph& run) { return run(x); });
+    forward(
+        name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{model(t[0])}; }, {x}, [&] { return model(x); },
+        [&](const CompiledGraph& run) { return run(x); });
 }
 
 // A cell of a binary Tree-LSTM, of products and element-wise ops.
@@ -143,10 +146,13 @@ void plain_tree_cell(const char* name, std::int64_t hidden, std::int64_t batch) 
     };
     std::vector<Tensor> x;
     for (int i = 0; i < 4; ++i) x.push_back(randn({batch, hidden}));
-    forward(name, [&](const std::vector<Tensor>& t) {
-        const auto [h, c] = cell(t[0], t[1], t[2], t[3]);
-        return std::vector<Tensor>{h, c};
-    }, x, [&] { return cell(x[0], x[1], x[2], x[3]); }, [&](const CompiledGraph& run) { return run.call<2>(x[0], x[1], x[2], x[3]); });
+    forward(
+        name,
+        [&](const std::vector<Tensor>& t) {
+            const auto [h, c] = cell(t[0], t[1], t[2], t[3]);
+            return std::vector<Tensor>{h, c};
+        },
+        x, [&] { return cell(x[0], x[1], x[2], x[3]); }, [&](const CompiledGraph& run) { return run.call<2>(x[0], x[1], x[2], x[3]); });
 }
 
 void tree_cell(const char* name, std::int64_t hidden, std::int64_t batch) {
@@ -154,10 +160,13 @@ void tree_cell(const char* name, std::int64_t hidden, std::int64_t batch) {
     std::vector<Tensor> x;
     for (int i = 0; i < 4; ++i) x.push_back(batch > 1 ? randn({batch, hidden}) : randn({hidden}));
     const LSTMState left{x[0], x[1]}, right{x[2], x[3]};
-    forward(name, [&](const std::vector<Tensor>& t) {
-        const LSTMState state = cell({t[0], t[1]}, {t[2], t[3]});
-        return std::vector<Tensor>{state.h, state.c};
-    }, x, [&] { return cell(left, right); }, [&](const CompiledGraph& run) { return run.call<2>(x[0], x[1], x[2], x[3]); });
+    forward(
+        name,
+        [&](const std::vector<Tensor>& t) {
+            const LSTMState state = cell({t[0], t[1]}, {t[2], t[3]});
+            return std::vector<Tensor>{state.h, state.c};
+        },
+        x, [&] { return cell(left, right); }, [&](const CompiledGraph& run) { return run.call<2>(x[0], x[1], x[2], x[3]); });
 }
 
 // A tree of leaves 0 to n - 1, halved again and again.
@@ -169,8 +178,9 @@ void tree(const char* name, std::int64_t hidden, std::int64_t leaves) {
         return cell(encode(x, from, middle), encode(x, middle, to));
     };
     const Tensor x = randn({leaves, hidden});
-    forward(name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{encode(t[0], 0, leaves).h}; }, {x},
-            [&] { return encode(x, 0, leaves).h; }, [&](const CompiledGraph& run) { return run(x); });
+    forward(
+        name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{encode(t[0], 0, leaves).h}; }, {x},
+        [&] { return encode(x, 0, leaves).h; }, [&](const CompiledGraph& run) { return run(x); });
 }
 
 // Towers beside each other, of products that are too small to be shared out themselves (THREADS=2 bench_graph 20 towers).
@@ -186,30 +196,34 @@ void towers(const char* name, std::int64_t width, std::int64_t batch) {
         }
         return sum;
     };
-    forward(name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{f(t[0])}; }, {x}, [&] { return f(x); },
-            [&](const CompiledGraph& run) { return run(x); });
+    forward(
+        name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{f(t[0])}; }, {x}, [&] { return f(x); },
+        [&](const CompiledGraph& run) { return run(x); });
 }
 
 void chain(const char* name, const Shape& shape) {
     const Tensor x = randn(shape), y = randn(shape);
     const auto f = [](const Tensor& a, const Tensor& b) { return tanh(a * b + 1) * sigmoid(a - b) + a * 0.5; };
-    forward(name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{f(t[0], t[1])}; }, {x, y}, [&] { return f(x, y); },
-            [&](const CompiledGraph& run) { return run(x, y); });
+    forward(
+        name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{f(t[0], t[1])}; }, {x, y}, [&] { return f(x, y); },
+        [&](const CompiledGraph& run) { return run(x, y); });
 }
 
 void two_ops(const char* name, std::int64_t n) {
     const Tensor x = randn({n}), y = randn({n});
     const auto f = [](const Tensor& a, const Tensor& b) { return a * b + a; };
-    forward(name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{f(t[0], t[1])}; }, {x, y}, [&] { return f(x, y); },
-            [&](const CompiledGraph& run) { return run(x, y); });
+    forward(
+        name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{f(t[0], t[1])}; }, {x, y}, [&] { return f(x, y); },
+        [&](const CompiledGraph& run) { return run(x, y); });
 }
 
 // The mean of squared differences, written out.
 void squared_error(const char* name, std::int64_t n) {
     const Tensor x = randn({n}), y = randn({n});
     const auto f = [](const Tensor& a, const Tensor& b) { return mean(square(a - b)); };
-    forward(name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{f(t[0], t[1])}; }, {x, y}, [&] { return f(x, y); },
-            [&](const CompiledGraph& run) { return run(x, y); });
+    forward(
+        name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{f(t[0], t[1])}; }, {x, y}, [&] { return f(x, y); },
+        [&](const CompiledGraph& run) { return run(x, y); });
 }
 
 // Rows of a fresh tensor that are written one by one.
@@ -220,8 +234,9 @@ void written_rows(const char* name, std::int64_t rows, std::int64_t n) {
         for (std::int64_t i = 0; i < rows; ++i) b[i] = v[i] + 1;
         return b;
     };
-    forward(name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{f(t[0])}; }, {x}, [&] { return f(x); },
-            [&](const CompiledGraph& run) { return run(x); });
+    forward(
+        name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{f(t[0])}; }, {x}, [&] { return f(x); },
+        [&](const CompiledGraph& run) { return run(x); });
 }
 
 // A row of a cache is written, and the cache is read: `place` says which row.
@@ -232,8 +247,9 @@ void written_cache(const char* name, std::int64_t rows, std::int64_t n) {
         whole.index_copy_(0, at, v.unsqueeze(0));
         return matmul(whole, v);
     };
-    forward(name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{f(t[0], t[1], t[2])}; }, {cache, place, q},
-            [&] { return f(cache, place, q); }, [&](const CompiledGraph& run) { return run(cache, place, q); });
+    forward(
+        name, [&](const std::vector<Tensor>& t) { return std::vector<Tensor>{f(t[0], t[1], t[2])}; }, {cache, place, q},
+        [&] { return f(cache, place, q); }, [&](const CompiledGraph& run) { return run(cache, place, q); });
 }
 
 // Control flow: steps of a recurrent cell, a loop of small ops, a branch.
@@ -249,8 +265,9 @@ void control_flow() {
                           [](const Tensor& now, const Tensor& i) { return std::vector<Tensor>{tanh(now * 1.1 + 0.5), i + 1}; }, {t[0], t[1]});
     };
     const Tensor first = zeros({}, int64);
-    forward("while_loop, 32 elements, 20 steps", loop, {h, first}, [&] { return loop({h, first}); },
-            [&](const CompiledGraph& run) { return run.call<2>(h, first); });
+    forward(
+        "while_loop, 32 elements, 20 steps", loop, {h, first}, [&] { return loop({h, first}); },
+        [&](const CompiledGraph& run) { return run.call<2>(h, first); });
     const auto branch = [](const std::vector<Tensor>& t) {
         return std::vector<Tensor>{cond(t[0].sum() > 0, [&] { return tanh(t[0] * 2 + 1); }, [&] { return sigmoid(t[0] * 2 - 1); })};
     };
@@ -284,8 +301,10 @@ void training(const char* name, const std::vector<std::int64_t>& widths, std::in
 int main(int argc, char** argv) {
     if (argc > 1) rounds = std::atoi(argv[1]);
     if (argc > 2) only = argv[2];
-    if (const char* threads = std::getenv("THREADS")) set_num_threads(std::atoi(threads));
-    else set_num_threads(1);
+    if (const char* threads = std::getenv("THREADS"))
+        set_num_threads(std::atoi(threads));
+    else
+        set_num_threads(1);
     std::printf("%-32s %10s %10s %10s %10s %7s %7s %7s %17s %23s\n", "us", "eager", "run", "compiled", "frozen", "ratio", "ratio", "ratio",
                 "mallocs of each", "peak bytes, eager, graph");
     mlp("mlp 32-32-8, batch 1", {32, 32, 8}, 1);

@@ -60,9 +60,9 @@ void mlp_adam(State& state) {
 }
 
 void cnn_adam(State& state, bool bfloat16) {
-    const nn::Sequential net = fixed_model(nn::Sequential(
-        nn::Conv2d(1, 32, 5, {.padding = 2}), nn::ReLU(), nn::MaxPool2d(2), nn::Conv2d(32, 64, 5, {.padding = 2}), nn::ReLU(),
-        nn::MaxPool2d(2), nn::Flatten(), nn::Linear(3136, 128), nn::ReLU(), nn::Linear(128, 10)));
+    const nn::Sequential net =
+        fixed_model(nn::Sequential(nn::Conv2d(1, 32, 5, {.padding = 2}), nn::ReLU(), nn::MaxPool2d(2), nn::Conv2d(32, 64, 5, {.padding = 2}),
+                                   nn::ReLU(), nn::MaxPool2d(2), nn::Flatten(), nn::Linear(3136, 128), nn::ReLU(), nn::Linear(128, 10)));
     tapir::optim::Adam adam(net.parameters(), {.lr = 1e-3});
     const Tensor x = fixed_input({64, 1, 28, 28}), target = tapir::arange(64) % 10;
     train(state, net.parameters(), &adam, bfloat16, [&] { return tapir::cross_entropy(net(x), target); });
@@ -75,7 +75,8 @@ void lstm(State& state) {
 }
 
 void transformer(State& state, bool bfloat16) {
-    const nn::TransformerEncoderLayer layer = fixed_model(nn::TransformerEncoderLayer(256, 4, {.dim_feedforward = 1024, .dropout = 0, .batch_first = true}));
+    const nn::TransformerEncoderLayer layer =
+        fixed_model(nn::TransformerEncoderLayer(256, 4, {.dim_feedforward = 1024, .dropout = 0, .batch_first = true}));
     const Tensor x = fixed_input({16, 64, 256});
     train(state, layer.parameters(), nullptr, bfloat16, [&] { return tapir::mean(tapir::square(layer(x))); });
 }

@@ -58,9 +58,9 @@ void mlp_adam(State& state) {
 }
 
 void cnn_adam(State& state, bool bfloat16) {
-    nn::Sequential net = fixed_model(nn::Sequential(
-        nn::Conv2d(nn::Conv2dOptions(1, 32, 5).padding(2)), nn::ReLU(), nn::MaxPool2d(2), nn::Conv2d(nn::Conv2dOptions(32, 64, 5).padding(2)),
-        nn::ReLU(), nn::MaxPool2d(2), nn::Flatten(), nn::Linear(3136, 128), nn::ReLU(), nn::Linear(128, 10)));
+    nn::Sequential net = fixed_model(nn::Sequential(nn::Conv2d(nn::Conv2dOptions(1, 32, 5).padding(2)), nn::ReLU(), nn::MaxPool2d(2),
+                                                    nn::Conv2d(nn::Conv2dOptions(32, 64, 5).padding(2)), nn::ReLU(), nn::MaxPool2d(2), nn::Flatten(),
+                                                    nn::Linear(3136, 128), nn::ReLU(), nn::Linear(128, 10)));
     torch::optim::Adam adam(net->parameters(), 1e-3);
     const Tensor x = fixed_input({64, 1, 28, 28}), target = torch::arange(64) % 10;
     train(state, net->parameters(), &adam, bfloat16, [&] { return F::cross_entropy(net->forward(x), target); });
@@ -73,7 +73,8 @@ void lstm(State& state) {
 }
 
 void transformer(State& state, bool bfloat16) {
-    nn::TransformerEncoderLayer layer = fixed_model(nn::TransformerEncoderLayer(nn::TransformerEncoderLayerOptions(256, 4).dim_feedforward(1024).dropout(0)));
+    nn::TransformerEncoderLayer layer =
+        fixed_model(nn::TransformerEncoderLayer(nn::TransformerEncoderLayerOptions(256, 4).dim_feedforward(1024).dropout(0)));
     const Tensor x = fixed_input({16, 64, 256}).transpose(0, 1).contiguous();  // it has no batch_first
     train(state, layer->parameters(), nullptr, bfloat16, [&] { return layer->forward(x).square().mean(); });
 }

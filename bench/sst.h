@@ -77,8 +77,7 @@ std::vector<State> states_of(const Tree& tree, const Leaf& leaf, const Inner& in
     std::size_t leaves = 0;
     for (const Node& node : tree) {
         states.push_back(node.word >= 0 ? leaf(leaves++)
-                                        : inner(states[static_cast<std::size_t>(node.left)],
-                                                states[static_cast<std::size_t>(node.right)]));
+                                        : inner(states[static_cast<std::size_t>(node.left)], states[static_cast<std::size_t>(node.right)]));
     }
     return states;
 }

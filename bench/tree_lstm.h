@@ -32,14 +32,8 @@ struct TreeLstm {
     using State = tapir::LSTMState;
 
     TreeLstm(std::int64_t size, std::size_t words)
-        : embedding(fixed({static_cast<std::int64_t>(words), size}, 1)),
-          leaf_w(fixed({3 * size, size}, 2)),
-          leaf_b(fixed({3 * size}, 3)),
-          inner_w(fixed({5 * size, 2 * size}, 4)),
-          inner_b(fixed({5 * size}, 5)),
-          class_w(fixed({5, size}, 6)),
-          class_b(fixed({5}, 7)),
-          h(size) {}
+        : embedding(fixed({static_cast<std::int64_t>(words), size}, 1)), leaf_w(fixed({3 * size, size}, 2)), leaf_b(fixed({3 * size}, 3)),
+          inner_w(fixed({5 * size, 2 * size}, 4)), inner_b(fixed({5 * size}, 5)), class_w(fixed({5, size}, 6)), class_b(fixed({5}, 7)), h(size) {}
 
     /// Logits of all nodes, (nodes, 5).
     Tensor logits(const Example& example, bool leaves_together) const {
@@ -72,15 +66,14 @@ struct TreeLstm {
 };
 
 /// One pass. The losses are read after each step, so that a device need not be waited for after each tree.
-inline void train(const TreeLstm& model, tapir::optim::Adagrad& optimizer, const std::vector<Example>& list,
-                  bool leaves_together, double* loss_first, double* loss_pass) {
+inline void train(const TreeLstm& model, tapir::optim::Adagrad& optimizer, const std::vector<Example>& list, bool leaves_together, double* loss_first,
+                  double* loss_pass) {
     std::vector<Tensor> losses;
     *loss_pass = 0;
     for (std::size_t i = 0; i < list.size(); ++i) {
         const Example& example = list[i];
         Tape tape;
-        losses.push_back(tapir::cross_entropy(model.logits(example, leaves_together), example.labels,
-                                              {.reduction = tapir::Reduction::sum}));
+        losses.push_back(tapir::cross_entropy(model.logits(example, leaves_together), example.labels, {.reduction = tapir::Reduction::sum}));
         tape.backward(losses.back());
         if ((i + 1) % kTreesPerStep != 0 && i + 1 != list.size()) continue;
         for (const Tensor& loss : losses) *loss_pass += loss.item<double>();

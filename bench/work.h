@@ -46,10 +46,10 @@ void mlp_step(State& state);  // batch 64, 784-256-10, relu, mean cross-entropy,
 // must print the same losses (loss_first of the first step, loss_epoch of the fifth) unless bfloat16, an autocast scope around
 // the forward pass. peak_mb, of a process's first row: the most
 // memory that it had beside what it had before the row.
-void mlp_adam(State& state);                      // 784-256-128-10, relu, batch 64
-void cnn_adam(State& state, bool bfloat16);       // 1x28x28, two of conv 5x5 (32, 64) + relu + max pool 2, 128, 10; batch 64
-void lstm(State& state);                          // 128 -> 256, 64 steps, batch 32; the mean of the squared outputs
-void transformer(State& state, bool bfloat16);    // an encoder layer: width 256, 4 heads, 1024, batch 16 of 64; the same loss
+void mlp_adam(State& state);                    // 784-256-128-10, relu, batch 64
+void cnn_adam(State& state, bool bfloat16);     // 1x28x28, two of conv 5x5 (32, 64) + relu + max pool 2, 128, 10; batch 64
+void lstm(State& state);                        // 128 -> 256, 64 steps, batch 32; the mean of the squared outputs
+void transformer(State& state, bool bfloat16);  // an encoder layer: width 256, 4 heads, 1024, batch 16 of 64; the same loss
 
 inline int rows_trained = 0;
 

@@ -81,7 +81,7 @@ constinit thread_local std::int64_t most_live = INT64_MAX;  // see MemoryBound
 struct Shared {
     std::mutex mutex;
     FreeList lists[kClasses];
-    std::multimap<std::size_t, void*> large;  // by size
+    std::multimap<std::size_t, void*> large;      // by size
     std::size_t large_bytes = 0, large_live = 0;  // kept for reuse; handed out
     std::size_t limit = std::size_t{1} << 30;     // of large_bytes
     std::size_t slab_bytes = 0;                   // taken from the system for small blocks, never given back

@@ -5,8 +5,7 @@
 
 namespace tapir {
 
-AutocastScope::AutocastScope(DType dtype, bool enabled, Loc loc)
-    : outer_(detail::thread.autocast), dtype_(dtype), enabled_(enabled) {
+AutocastScope::AutocastScope(DType dtype, bool enabled, Loc loc) : outer_(detail::thread.autocast), dtype_(dtype), enabled_(enabled) {
     if (dtype != float16 && dtype != bfloat16) {
         fail<DTypeError>(loc, "AutocastScope: the dtype must be float16 or bfloat16, got {}", name(dtype));
     }

@@ -30,9 +30,7 @@ struct AutocastAccess {
 namespace detail {
 
 /// The dtype of the scope that is on.
-inline std::optional<DType> autocast_dtype() {
-    return thread.autocast ? std::optional(AutocastAccess::dtype(*thread.autocast)) : std::nullopt;
-}
+inline std::optional<DType> autocast_dtype() { return thread.autocast ? std::optional(AutocastAccess::dtype(*thread.autocast)) : std::nullopt; }
 
 }  // namespace detail
 }  // namespace tapir

@@ -15,13 +15,13 @@ void set_deterministic(bool on) noexcept;
 
 /// On, or off, while it lives; for the whole process.
 class DeterministicScope {
-  public:
+ public:
     [[nodiscard]] explicit DeterministicScope(bool on = true) noexcept : before_(is_deterministic()) { set_deterministic(on); }
     ~DeterministicScope() { set_deterministic(before_); }
     DeterministicScope(const DeterministicScope&) = delete;
     DeterministicScope& operator=(const DeterministicScope&) = delete;
 
-  private:
+ private:
     bool before_;
 };
 

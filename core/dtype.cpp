@@ -51,8 +51,7 @@ BFloat16::BFloat16(float value) noexcept : bits(bfloat16_bits(value)) {}
 BFloat16::operator float() const noexcept { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 
 const char* name(DType dtype) noexcept {
-    constexpr const char* names[kDTypes] = {"bool",    "uint8",    "int32",   "int64",
-                                            "float16", "bfloat16", "float32", "float64"};
+    constexpr const char* names[kDTypes] = {"bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"};
     return names[static_cast<int>(dtype)];
 }
 

@@ -110,9 +110,7 @@ class Scalar {
     }
 
     constexpr Kind kind() const noexcept { return kind_; }
-    constexpr double as_double() const noexcept {
-        return kind_ == Kind::floating ? floating_ : static_cast<double>(integer_);
-    }
+    constexpr double as_double() const noexcept { return kind_ == Kind::floating ? floating_ : static_cast<double>(integer_); }
     constexpr std::int64_t as_int64() const noexcept {
         if (kind_ != Kind::floating) return integer_;
         // What does not fit becomes the nearest that does, nan 0.
@@ -120,9 +118,7 @@ class Scalar {
         return floating_ < 0x1p63 ? static_cast<std::int64_t>(floating_) : INT64_MAX;
     }
     /// The dtype of a 0-d tensor made from it: bool, int64 or the default dtype.
-    DType dtype() const noexcept {
-        return kind_ == Kind::boolean ? DType::boolean : kind_ == Kind::integer ? DType::int64 : default_dtype();
-    }
+    DType dtype() const noexcept { return kind_ == Kind::boolean ? DType::boolean : kind_ == Kind::integer ? DType::int64 : default_dtype(); }
 
  private:
     union {

@@ -26,9 +26,7 @@ static std::string beginning(const Loc& loc) { return loc.line() == 0 ? "" : det
 
 static constinit thread_local const detail::StandInLine* stand_in = nullptr;
 
-detail::StandInLine::StandInLine(const char* header, const Loc& loc) noexcept : header_(header), loc_(loc), outer_(stand_in) {
-    stand_in = this;
-}
+detail::StandInLine::StandInLine(const char* header, const Loc& loc) noexcept : header_(header), loc_(loc), outer_(stand_in) { stand_in = this; }
 
 detail::StandInLine::~StandInLine() { stand_in = outer_; }
 
@@ -83,8 +81,7 @@ std::string detail::error_text(const std::string& message, const Loc& loc) {
     return text.insert(first_line, fmt::format(" (in {})", thread.module->shown()));
 }
 
-Error::Error(const std::string& message, const Loc& loc)
-    : message_(detail::error_text(message, loc)), loc_(detail::error_place(loc)) {
+Error::Error(const std::string& message, const Loc& loc) : message_(detail::error_text(message, loc)), loc_(detail::error_place(loc)) {
     if (gdb::is_watching()) gdb::forget();
     if (detail::thread.watchers) detail::tell_failure();
 }

@@ -28,9 +28,7 @@ void Generator::set_state(State state) noexcept {
     __atomic_store_n(&offset_, state.offset, __ATOMIC_RELAXED);
 }
 
-std::uint64_t Generator::take(std::uint64_t count) noexcept {
-    return __atomic_fetch_add(&offset_, count, __ATOMIC_RELAXED);
-}
+std::uint64_t Generator::take(std::uint64_t count) noexcept { return __atomic_fetch_add(&offset_, count, __ATOMIC_RELAXED); }
 
 namespace {
 constinit Generator g_generator;

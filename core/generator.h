@@ -54,7 +54,7 @@ class Generator {
     std::uint64_t take(std::uint64_t count) noexcept;
 
  private:
-    std::uint64_t seed_;        // both are read and written atomically, each for itself
+    std::uint64_t seed_;  // both are read and written atomically, each for itself
     std::uint64_t offset_ = 0;
 };
 

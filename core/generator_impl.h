@@ -27,8 +27,7 @@ class KeptGenerator {
 /// Where an error leaves its scope, what was drawn while it lived does not count: a call that throws has changed nothing.
 class UndoneByError {
  public:
-    explicit UndoneByError(Generator& generator) noexcept
-        : generator_(generator), state_(generator.state()), errors_(std::uncaught_exceptions()) {}
+    explicit UndoneByError(Generator& generator) noexcept : generator_(generator), state_(generator.state()), errors_(std::uncaught_exceptions()) {}
     ~UndoneByError() {
         if (std::uncaught_exceptions() > errors_) generator_.set_state(state_);
     }

@@ -12,7 +12,8 @@ inline constexpr NoneType None{};
 /// Python's start:stop:step. `Slice()` is the whole dimension; negative positions count from the end; step > 0. None leaves an end
 /// open: Slice(None, -1), Slice(2, None).
 struct Slice {
-    static constexpr std::int64_t kOpen = INT64_MIN;  ///< that end is open; of a start given as this number none is: it lies as far before the first element
+    static constexpr std::int64_t kOpen =
+        INT64_MIN;  ///< that end is open; of a start given as this number none is: it lies as far before the first element
     std::int64_t start = kOpen;
     std::int64_t stop = kOpen;
     std::int64_t step = 1;

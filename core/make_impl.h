@@ -33,8 +33,8 @@ bool is_channels_last(const TensorImpl* x) noexcept;
 /// The same in page-locked CPU memory.
 Tensor make_pinned_like(const TensorImpl* x, const Loc& loc);
 /// Around memory that somebody else owns; release(storage) is called at the end when not null.
-Tensor make_around(void* data, const Shape& shape, const Shape& strides, DType dtype, Device device, std::size_t nbytes,
-                   void (*release)(Storage*), void* context, const Loc& loc);
+Tensor make_around(void* data, const Shape& shape, const Shape& strides, DType dtype, Device device, std::size_t nbytes, void (*release)(Storage*),
+                   void* context, const Loc& loc);
 
 /// Another view of x's storage, starting `offset` elements after x's first; not recorded.
 Tensor make_view(const TensorImpl* x, const Shape& sizes, const Shape& strides, std::int64_t offset);

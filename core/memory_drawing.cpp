@@ -25,8 +25,7 @@ double step_of(double most) {
 }  // namespace
 
 std::string detail::made_by(const MemorySite& site) {
-    return fmt::format("{}{}{}{}", site.place, site.op.empty() ? "" : " ", site.op,
-                       site.module.empty() ? "" : fmt::format(" (in {})", site.module));
+    return fmt::format("{}{}{}{}", site.place, site.op.empty() ? "" : " ", site.op, site.module.empty() ? "" : fmt::format(" (in {})", site.module));
 }
 
 std::string detail::draw_memory(const MemoryLine& line, const std::vector<MemorySite>& at_peak, int rows) {
@@ -54,9 +53,10 @@ std::string detail::draw_memory(const MemoryLine& line, const std::vector<Memory
     }
     const auto shown = std::min(at_peak.size(), static_cast<std::size_t>(std::max(rows, 0)));
     const int list = kTop + kHeight + 64, total = list + 20 * static_cast<int>(shown + (shown < at_peak.size())) + 10;
-    std::string svg = fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
-                                  "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"{0}\" height=\"{1}\" fill=\"white\"/>\n",
-                                  kLeft + kWidth + 30, total);
+    std::string svg = fmt::format(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
+        "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"{0}\" height=\"{1}\" fill=\"white\"/>\n",
+        kLeft + kWidth + 30, total);
     const auto text = [&](double x, double y, const char* anchor, const std::string& what) {
         svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor, xml_text(what));
     };
@@ -94,20 +94,21 @@ std::string detail::draw_memory(const MemoryLine& line, const std::vector<Memory
 }
 
 std::string detail::trace_of_memory(const MemoryLine& line, const std::vector<MemorySite>& at_peak) {
-    std::string text = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n"
-                       "{\"ph\": \"M\", \"pid\": 0, \"name\": \"process_name\", \"args\": {\"name\": \"Tapir\"}}";
+    std::string text =
+        "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n"
+        "{\"ph\": \"M\", \"pid\": 0, \"name\": \"process_name\", \"args\": {\"name\": \"Tapir\"}}";
     const auto add = [&](double time, std::int64_t bytes) {
-        text += fmt::format(",\n{{\"ph\": \"C\", \"pid\": 0, \"name\": \"memory\", \"ts\": {:.3f}, \"args\": {{\"bytes\": {}}}}}",
-                            time * 1e6, bytes);
+        text += fmt::format(",\n{{\"ph\": \"C\", \"pid\": 0, \"name\": \"memory\", \"ts\": {:.3f}, \"args\": {{\"bytes\": {}}}}}", time * 1e6, bytes);
     };
     for (const MemoryMoment& moment : line.moments) {
         if (moment.most > moment.bytes) add(moment.time, moment.most);
         add(moment.time, moment.bytes);
     }
     for (const MemorySite& site : at_peak) {
-        text += fmt::format(",\n{{\"ph\": \"I\", \"pid\": 0, \"tid\": 0, \"s\": \"g\", \"name\": \"at the peak: {}\", \"ts\": 0, "
-                            "\"args\": {{\"tensors\": {}, \"bytes\": {}}}}}",
-                            json_text(made_by(site)), site.tensors, site.bytes);
+        text += fmt::format(
+            ",\n{{\"ph\": \"I\", \"pid\": 0, \"tid\": 0, \"s\": \"g\", \"name\": \"at the peak: {}\", \"ts\": 0, "
+            "\"args\": {{\"tensors\": {}, \"bytes\": {}}}}}",
+            json_text(made_by(site)), site.tensors, site.bytes);
     }
     return text + "\n]}\n";
 }

@@ -35,9 +35,7 @@ struct Site {
     std::int64_t peak_tensors = 0, peak_bytes = 0;  // when most bytes lived in all
 };
 
-double now_in_seconds() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now_in_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 std::string place_of(const Loc& loc) { return loc.line() == 0 ? "?" : detail::file_and_line(loc); }
 

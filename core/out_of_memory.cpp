@@ -18,19 +18,18 @@ constexpr const char kMessage[] = "no memory for what the call keeps beside its 
 
 // One whose text needs no memory.
 class BareOutOfMemory final : public OutOfMemory {
-  public:
+ public:
     explicit BareOutOfMemory(const Loc& loc) : OutOfMemory("", loc) {  // an empty message stays empty
         const char* slash = std::strrchr(where().file_name(), '/');
         if (where().line() == 0) {
             std::snprintf(text_, sizeof(text_), "%s", kMessage);
         } else {
-            std::snprintf(text_, sizeof(text_), "%s:%u: %s", slash ? slash + 1 : where().file_name(), where().line(),
-                          kMessage);
+            std::snprintf(text_, sizeof(text_), "%s:%u: %s", slash ? slash + 1 : where().file_name(), where().line(), kMessage);
         }
     }
     const char* what() const noexcept override { return text_; }
 
-  private:
+ private:
     char text_[256];
 };
 
@@ -99,8 +98,7 @@ void detail::rethrow_at(const Loc& loc) {
         throw;
     } catch (const OutOfMemory& error) {
         if (error.where().line() != 0 || loc.line() == 0) throw;
-    } catch (const std::bad_alloc&) {
-    }
+    } catch (const std::bad_alloc&) {}
     fail_no_memory(loc);
 }
 

@@ -48,19 +48,19 @@ extern constinit thread_local Loc call_line __attribute__((tls_model("initial-ex
 /// It changes nothing that other errors and records name: for calls that speak of the lines of others, as backward()
 /// and graphs do, and for those that call the user's functions.
 class CallLine {
-  public:
+ public:
     [[nodiscard]] explicit CallLine(const Loc& loc) noexcept : before_(call_line) { call_line = caller(loc); }
     ~CallLine() { call_line = before_; }
     CallLine(const CallLine&) = delete;
     CallLine& operator=(const CallLine&) = delete;
 
-  private:
+ private:
     Loc before_;
 };
 
 /// UnrecordedParts of an op, which speak of its caller.
 class UnrecordedPartsOf {
-  public:
+ public:
     explicit UnrecordedPartsOf(const Loc& loc) noexcept : before_(thread.caller) {
         if (before_.line() == 0) thread.caller = loc;
     }
@@ -68,7 +68,7 @@ class UnrecordedPartsOf {
     UnrecordedPartsOf(const UnrecordedPartsOf&) = delete;
     UnrecordedPartsOf& operator=(const UnrecordedPartsOf&) = delete;
 
-  private:
+ private:
     Loc before_;
     UnrecordedParts parts_;
 };

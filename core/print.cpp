@@ -88,16 +88,14 @@ Decimal decimal(DType dtype, double x, int precision, bool scientific) {
 
 class Printer {
  public:
-    Printer(const TensorImpl* tensor, const PrintOptions& options)
-        : x_(tensor), options_(options), elided_(tensor->numel > options.threshold) {
+    Printer(const TensorImpl* tensor, const PrintOptions& options) : x_(tensor), options_(options), elided_(tensor->numel > options.threshold) {
         if (is_floating(x_->dtype)) {
             measure_floats();
         } else if (x_->dtype == bool_) {
             width_ = x_->rank == 0 ? 0 : 5;
         } else {
-            visit(0, x_->data, [this](const std::byte* element) {
-                width_ = std::max(width_, std::to_string(detail::load_int(x_->dtype, element)).size());
-            });
+            visit(0, x_->data,
+                  [this](const std::byte* element) { width_ = std::max(width_, std::to_string(detail::load_int(x_->dtype, element)).size()); });
         }
     }
 
@@ -143,8 +141,7 @@ class Printer {
         const double many = x_->dtype == float64 ? 1e8 : x_->dtype == float32 ? 1e6 : 1e3;
         scientific_ = any_finite && options_.sci_mode;
         if (largest > 0) {
-            scientific_ |= largest >= many || smallest < in_dtype(x_->dtype, 1e-4) ||
-                           in_dtype(x_->dtype, largest / smallest) > 1000;
+            scientific_ |= largest >= many || smallest < in_dtype(x_->dtype, 1e-4) || in_dtype(x_->dtype, largest / smallest) > 1000;
         }
         visit(0, x_->data, [&](const std::byte* element) {
             const double value = detail::load_double(x_->dtype, element);
@@ -164,8 +161,7 @@ class Printer {
     // One element, as wide as its column.
     std::string word(const std::byte* element) const {
         if (is_floating(x_->dtype)) return float_word(detail::load_double(x_->dtype, element));
-        std::string text = x_->dtype == bool_ ? (*element != std::byte{0} ? "True" : "False")
-                                              : std::to_string(detail::load_int(x_->dtype, element));
+        std::string text = x_->dtype == bool_ ? (*element != std::byte{0} ? "True" : "False") : std::to_string(detail::load_int(x_->dtype, element));
         return text.size() < width_ ? std::string(width_ - text.size(), ' ') + text : text;
     }
 
@@ -242,7 +238,7 @@ class Printer {
     PrintOptions options_;
     bool elided_;
     bool scientific_ = false;
-    std::size_t width_ = 0;                             // of a column
+    std::size_t width_ = 0;                               // of a column
     std::size_t left_ = 0, fraction_ = 0, exponent_ = 0;  // of floats: before and after the point, sign and exponent
     std::string out_;
 };
@@ -251,8 +247,8 @@ class Printer {
 
 void set_print_options(const PrintOptions& options, Loc loc) {
     if (options.precision < 0 || options.threshold < 0 || options.line_width < 0) {
-        fail<ValueError>(loc, "set_print_options: precision {}, threshold {} and line_width {} must not be negative",
-                         options.precision, options.threshold, options.line_width);
+        fail<ValueError>(loc, "set_print_options: precision {}, threshold {} and line_width {} must not be negative", options.precision,
+                         options.threshold, options.line_width);
     }
     if (options.edge_items < 1) fail<ValueError>(loc, "set_print_options: edge_items must be at least 1, got {}", options.edge_items);
     const std::lock_guard lock(options_mutex);

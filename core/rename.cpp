@@ -16,9 +16,7 @@ Rename replace_prefix(TextArg prefix, TextArg to) {
 }
 
 Rename only_prefix(TextArg prefix) {
-    return [prefix = std::move(prefix)](const std::string& name) {
-        return name.starts_with(prefix) ? name.substr(prefix.size()) : std::string();
-    };
+    return [prefix = std::move(prefix)](const std::string& name) { return name.starts_with(prefix) ? name.substr(prefix.size()) : std::string(); };
 }
 
 Rename strip_wrappers() {

@@ -7,9 +7,7 @@
 
 namespace tapir {
 
-void Shape::fail_rank(int rank, const Loc& loc) {
-    fail<ShapeError>(loc, "a tensor has at most {} dimensions, got {}", kMaxRank, rank);
-}
+void Shape::fail_rank(int rank, const Loc& loc) { fail<ShapeError>(loc, "a tensor has at most {} dimensions, got {}", kMaxRank, rank); }
 
 void Shape::fail_position(const IndexArg& i) const {
     fail<IndexError>(i.loc, "shape[{}]: {} has {} dimension{}", i.value, *this, rank_, rank_ == 1 ? "" : "s");
@@ -57,8 +55,7 @@ Shape broadcast_shapes(const Shape& a, const Shape& b, const char* op, Loc loc) 
         std::int64_t& size = result.raw(i + skip);
         if (size == shorter.raw(i) || shorter.raw(i) == 1) continue;
         if (size != 1) {
-            fail<ShapeError>(loc, "{}: shapes {} and {} do not broadcast{}", op, a, b,
-                             broadcast_hint(longer, shorter, a.rank() >= b.rank()));
+            fail<ShapeError>(loc, "{}: shapes {} and {} do not broadcast{}", op, a, b, broadcast_hint(longer, shorter, a.rank() >= b.rank()));
         }
         size = shorter.raw(i);
     }

@@ -20,7 +20,9 @@ class Dim {
     template <class I>
         requires(std::is_integral_v<I> && !std::is_same_v<I, bool>)
     constexpr Dim(I number) noexcept  // NOLINT: implicit by design
-        : number_(std::cmp_less(number, -kBeyond) ? -kBeyond : std::cmp_greater(number, kBeyond) ? kBeyond : static_cast<int>(number)) {}
+        : number_(std::cmp_less(number, -kBeyond)         ? -kBeyond
+                      : std::cmp_greater(number, kBeyond) ? kBeyond
+                                                          : static_cast<int>(number)) {}
     template <class Bool>
         requires(std::is_same_v<Bool, bool>)
     Dim(Bool) = delete;  // a bool is not a dimension: write argmax(x, 0, /*keepdim=*/true), sort(x, -1, /*descending=*/true)

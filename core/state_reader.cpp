@@ -7,7 +7,7 @@
 namespace tapir {
 namespace {
 
-constexpr std::size_t kMostNames = 20;  // that an error lists
+constexpr std::size_t kMostNames = 20;   // that an error lists
 constexpr double kMostCounted = 0x1p53;  // a double counts up to here, and not beyond minus this
 
 void append(std::string& list, const std::string& what) { list += (list.empty() ? "" : ", ") + what; }

@@ -34,8 +34,8 @@ void detail::check_device(const char* op, Device device, const Loc& loc) {
     const int count = device_api::count();
     if (device.index < count) return;
     if (count == 0) fail<DeviceError>(loc, "{}: {}: {}", op, name(device), device_api::problem());
-    fail<DeviceError>(loc, "{}: {}: there {} {} CUDA device{}, the first is cuda:0", op, name(device),
-                      count == 1 ? "is" : "are", count, count == 1 ? "" : "s");
+    fail<DeviceError>(loc, "{}: {}: there {} {} CUDA device{}, the first is cuda:0", op, name(device), count == 1 ? "is" : "are", count,
+                      count == 1 ? "" : "s");
 }
 
 Device default_device() noexcept { return detail::thread.device; }
@@ -113,8 +113,7 @@ StreamScope::~StreamScope() {
 Event::~Event() {
     if (event_) device_api::free_event(event_);
 }
-Event::Event(Event&& other) noexcept
-    : event_(std::exchange(other.event_, nullptr)), device_(other.device_), timing_(other.timing_) {}
+Event::Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)), device_(other.device_), timing_(other.timing_) {}
 Event& Event::operator=(Event&& other) noexcept {
     std::swap(event_, other.event_);
     std::swap(device_, other.device_);
@@ -237,8 +236,8 @@ void detail::log_placement(const TensorImpl* result) {
     if (gdb::is_watching()) [[unlikely]]
         gdb::result(result);
     if (thread.is_placed) return;
-    const std::string line = fmt::format("{}: {}: {}, {} {}\n", file_and_line(thread.op_loc), thread.op, name(result->device),
-                                         name(result->dtype), Shape(result->sizes, result->rank));
+    const std::string line = fmt::format("{}: {}: {}, {} {}\n", file_and_line(thread.op_loc), thread.op, name(result->device), name(result->dtype),
+                                         Shape(result->sizes, result->rank));
     std::fputs(line.c_str(), stderr);
     thread.is_placed = true;
 }

@@ -80,9 +80,7 @@ void set_contiguous(TensorImpl* impl, const std::int64_t* sizes, int rank) noexc
 
 }  // namespace
 
-namespace {
-
-}  // namespace
+namespace {}  // namespace
 
 constinit std::uint16_t last_trace = 0;
 constinit thread_local bool is_outside_trace = false;
@@ -201,8 +199,8 @@ Tensor make_pinned_like(const TensorImpl* x, const Loc& loc) {
     return t;
 }
 
-Tensor make_around(void* data, const Shape& shape, const Shape& strides, DType dtype, Device device, std::size_t nbytes,
-                   void (*release)(Storage*), void* context, const Loc& loc) {
+Tensor make_around(void* data, const Shape& shape, const Shape& strides, DType dtype, Device device, std::size_t nbytes, void (*release)(Storage*),
+                   void* context, const Loc& loc) {
     const std::int64_t numel = checked_numel(shape, dtype, loc);
     TensorImpl* impl = new_owner(0);
     if (!impl) fail_memory(numel, dtype, loc);
@@ -310,8 +308,8 @@ void become(const Tensor& t, const Tensor& made, const Loc& loc) noexcept {
     impl->device = x->device;
     std::copy_n(x->strides, x->rank, impl->strides);
     const bool owns_block = impl->flags & TensorImpl::kOwnBlock;
-    impl->flags = static_cast<std::uint8_t>((impl->flags & (TensorImpl::kRequiresGrad | TensorImpl::kMoved)) |
-                                            (x->flags & TensorImpl::kContiguous) | (owns_block ? TensorImpl::kMoved : 0));
+    impl->flags = static_cast<std::uint8_t>((impl->flags & (TensorImpl::kRequiresGrad | TensorImpl::kMoved)) | (x->flags & TensorImpl::kContiguous) |
+                                            (owns_block ? TensorImpl::kMoved : 0));
     if (!owns_block) return drop(old);
     // The old storage stands in the tensor's own block and stays until the tensor goes. Its elements need not.
     if (__atomic_load_n(&old->refs, __ATOMIC_ACQUIRE) > 1 || !old->release) return;
@@ -334,8 +332,8 @@ void fail_undefined(const char* op, const Loc& loc) {
 
 void check_same_device(const char* op, const Tensor& a, const Tensor& b, const Loc& loc) {
     if (a.device() == b.device()) return;
-    fail<DeviceError>(loc, "{}: operands are on different devices: {} on {} and {} on {}; move the {} with to(cuda({}))", op,
-                      a.shape(), name(a.device()), b.shape(), name(b.device()), a.device() == cpu ? "first" : "second",
+    fail<DeviceError>(loc, "{}: operands are on different devices: {} on {} and {} on {}; move the {} with to(cuda({}))", op, a.shape(),
+                      name(a.device()), b.shape(), name(b.device()), a.device() == cpu ? "first" : "second",
                       a.device() == cpu ? b.device().index : a.device().index);
 }
 

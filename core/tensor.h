@@ -179,9 +179,7 @@ class Tensor {
     /// The same array, not only equal values.
     bool is_same(const Tensor& other) const noexcept { return impl_ == other.impl_; }
     /// Shares bytes with the other's storage.
-    bool shares_storage(const Tensor& other) const noexcept {
-        return impl_ && other.impl_ && impl_->storage == other.impl_->storage;
-    }
+    bool shares_storage(const Tensor& other) const noexcept { return impl_ && other.impl_ && impl_->storage == other.impl_->storage; }
     TensorImpl* impl() const noexcept { return impl_; }
 
     // --- Reading ----------------------------------------------------------------------------------------------------
@@ -343,12 +341,10 @@ class Tensor {
     /// Both.
     Tensor to(Device device, DType dtype, bool non_blocking = false, Loc loc = Loc::current()) const;
     /// To the other's dtype and device.
-    Tensor type_as(const Tensor& other, Loc loc = Loc::current()) const {
-        return to(other.device(loc), other.dtype(loc), false, loc);
-    }
+    Tensor type_as(const Tensor& other, Loc loc = Loc::current()) const { return to(other.device(loc), other.dtype(loc), false, loc); }
     Tensor half(Loc loc = Loc::current()) const { return to(float16, loc); }  ///< to(float16)
     bool is_cuda(Loc loc = Loc::current()) const { return checked(loc).impl_->device.type == DeviceType::cuda; }
-    Tensor cpu(Loc loc = Loc::current()) const { return to(tapir::cpu, false, loc); }  ///< to(tapir::cpu)
+    Tensor cpu(Loc loc = Loc::current()) const { return to(tapir::cpu, false, loc); }                          ///< to(tapir::cpu)
     Tensor cuda(int index = 0, Loc loc = Loc::current()) const { return to(tapir::cuda(index), false, loc); }  ///< x.cuda(1)
 #ifndef TAPIR_RUNTIME_ONLY
     /// A copy in page-locked CPU memory, from which devices copy while the CPU goes on. Itself when it is so already. Throws
@@ -465,33 +461,32 @@ class Tensor {
     Tensor& scatter_(Dim dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current());
     Tensor& scatter_(Dim dim, const Tensor& index, Scalar value, Loc loc = Loc::current());
     Tensor& scatter_add_(Dim dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current());
-    Tensor& scatter_reduce_(Dim dim, const Tensor& index, const Tensor& src, const char* reduce, Flag include_self = true,
-                            Loc loc = Loc::current());
+    Tensor& scatter_reduce_(Dim dim, const Tensor& index, const Tensor& src, const char* reduce, Flag include_self = true, Loc loc = Loc::current());
     Tensor& index_copy_(Dim dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current());
     Tensor& index_fill_(Dim dim, const Tensor& index, Scalar value, Loc loc = Loc::current());
     Tensor& index_add_(Dim dim, const Tensor& index, const Tensor& src, Scalar alpha = 1, Loc loc = Loc::current());
 
 // Arithmetic, from the table: x.tanh(), x.add(y), x.add_(y), ...
-#define TAPIR_UNARY0(name, ...)                    \
-    Tensor name(Loc loc = Loc::current()) const;   \
+#define TAPIR_UNARY0(name, ...)                  \
+    Tensor name(Loc loc = Loc::current()) const; \
     Tensor& name##_(Loc loc = Loc::current());
-#define TAPIR_UNARY1(name, p0, d0, ...)                           \
-    Tensor name(double p0 = d0, Loc loc = Loc::current()) const;  \
+#define TAPIR_UNARY1(name, p0, d0, ...)                          \
+    Tensor name(double p0 = d0, Loc loc = Loc::current()) const; \
     Tensor& name##_(double p0 = d0, Loc loc = Loc::current());
-#define TAPIR_UNARY2(name, p0, d0, p1, d1, ...)                                    \
-    Tensor name(double p0 = d0, double p1 = d1, Loc loc = Loc::current()) const;   \
+#define TAPIR_UNARY2(name, p0, d0, p1, d1, ...)                                  \
+    Tensor name(double p0 = d0, double p1 = d1, Loc loc = Loc::current()) const; \
     Tensor& name##_(double p0 = d0, double p1 = d1, Loc loc = Loc::current());
 #define TAPIR_PREDICATE(name, ...) Tensor name(Loc loc = Loc::current()) const;
-#define TAPIR_BINARY(name, ...)                                           \
-    Tensor name(const Tensor& other, Loc loc = Loc::current()) const;     \
-    Tensor name(Scalar other, Loc loc = Loc::current()) const;            \
-    Tensor& name##_(const Tensor& other, Loc loc = Loc::current());       \
+#define TAPIR_BINARY(name, ...)                                       \
+    Tensor name(const Tensor& other, Loc loc = Loc::current()) const; \
+    Tensor name(Scalar other, Loc loc = Loc::current()) const;        \
+    Tensor& name##_(const Tensor& other, Loc loc = Loc::current());   \
     Tensor& name##_(Scalar other, Loc loc = Loc::current());
-#define TAPIR_COMPARE(name, ...)                                          \
-    Tensor name(const Tensor& other, Loc loc = Loc::current()) const;     \
+#define TAPIR_COMPARE(name, ...)                                      \
+    Tensor name(const Tensor& other, Loc loc = Loc::current()) const; \
     Tensor name(Scalar other, Loc loc = Loc::current()) const;
-#define TAPIR_TERNARY(name, ...)                                                                   \
-    Tensor name(const Tensor& b, const Tensor& c, Loc loc = Loc::current()) const;                \
+#define TAPIR_TERNARY(name, ...)                                                   \
+    Tensor name(const Tensor& b, const Tensor& c, Loc loc = Loc::current()) const; \
     Tensor& name##_(const Tensor& b, const Tensor& c, Loc loc = Loc::current());
 #include "tapir/ops/elementwise.def"
     /// Rounded "trunc" or "floor": tapir/ops/elementwise.h.
@@ -501,21 +496,16 @@ class Tensor {
     Tensor& lerp_(const Tensor& end, Scalar weight, Loc loc = Loc::current());
     Tensor clamp(const Tensor& min, const Tensor& max, Loc loc = Loc::current()) const;
     /// clamp() by its other name.
-    Tensor clip(double min = -__builtin_inf(), double max = __builtin_inf(), Loc loc = Loc::current()) const {
-        return clamp(min, max, loc);
-    }
+    Tensor clip(double min = -__builtin_inf(), double max = __builtin_inf(), Loc loc = Loc::current()) const { return clamp(min, max, loc); }
     Tensor clip(const Tensor& min, const Tensor& max, Loc loc = Loc::current()) const { return clamp(min, max, loc); }
-    Tensor& clip_(double min = -__builtin_inf(), double max = __builtin_inf(), Loc loc = Loc::current()) {
-        return clamp_(min, max, loc);
-    }
+    Tensor& clip_(double min = -__builtin_inf(), double max = __builtin_inf(), Loc loc = Loc::current()) { return clamp_(min, max, loc); }
     Tensor clamp_min(Scalar min, Loc loc = Loc::current()) const;
     Tensor clamp_max(Scalar max, Loc loc = Loc::current()) const;
     Tensor& clamp_min_(Scalar min, Loc loc = Loc::current());
     Tensor& clamp_max_(Scalar max, Loc loc = Loc::current());
     Tensor bitwise_not(Loc loc = Loc::current()) const;
     Tensor ldexp(const Tensor& other, Loc loc = Loc::current()) const;
-    Tensor isclose(const Tensor& other, double rtol = 1e-5, double atol = 1e-8, bool equal_nan = false,
-                   Loc loc = Loc::current()) const;
+    Tensor isclose(const Tensor& other, double rtol = 1e-5, double atol = 1e-8, bool equal_nan = false, Loc loc = Loc::current()) const;
     Tensor nan_to_num(double nan = 0, Loc loc = Loc::current()) const;
     Tensor nan_to_num(double nan, double posinf, double neginf, Loc loc = Loc::current()) const;
 
@@ -571,8 +561,7 @@ class Tensor {
     ValuesIndices cummin(Dim dim, Loc loc = Loc::current()) const;
     ValuesIndices sort(Dim dim = -1, bool descending = false, Loc loc = Loc::current()) const;
     ValuesIndices kthvalue(std::int64_t k, Dim dim = -1, Flag keepdim = false, Loc loc = Loc::current()) const;
-    UniqueResult unique(bool sorted = true, bool return_inverse = false, bool return_counts = false,
-                        Loc loc = Loc::current()) const;
+    UniqueResult unique(bool sorted = true, bool return_inverse = false, bool return_counts = false, Loc loc = Loc::current()) const;
     Tensor matmul(const Tensor& other, Loc loc = Loc::current()) const;
     Tensor mm(const Tensor& other, Loc loc = Loc::current()) const;
     Tensor bmm(const Tensor& other, Loc loc = Loc::current()) const;
@@ -584,8 +573,7 @@ class Tensor {
 
 #endif
     // Of the two sections above, what Tapir::runtime has too.
-    bool allclose(const Tensor& other, double rtol = 1e-5, double atol = 1e-8, bool equal_nan = false,
-                  Loc loc = Loc::current()) const;
+    bool allclose(const Tensor& other, double rtol = 1e-5, double atol = 1e-8, bool equal_nan = false, Loc loc = Loc::current()) const;
     bool equal(const Tensor& other, Loc loc = Loc::current()) const;
     Tensor argmax(Loc loc = Loc::current()) const;
     Tensor argmin(Loc loc = Loc::current()) const;
@@ -692,11 +680,11 @@ std::ostream& operator<<(std::ostream& out, Device device);       ///< cpu
 
 /// How tensors are printed. As NumPy's set_printoptions, but 4 digits and 80 columns.
 struct PrintOptions {
-    int precision = 4;               ///< digits after the point
-    std::int64_t threshold = 1000;   ///< more elements than this are elided
-    std::int64_t edge_items = 3;     ///< shown at each end of an elided dimension, at least 1
+    int precision = 4;              ///< digits after the point
+    std::int64_t threshold = 1000;  ///< more elements than this are elided
+    std::int64_t edge_items = 3;    ///< shown at each end of an elided dimension, at least 1
     int line_width = 80;
-    bool sci_mode = false;           ///< always use scientific notation
+    bool sci_mode = false;  ///< always use scientific notation
 };
 /// For the whole process. Throws ValueError for negative numbers.
 void set_print_options(const PrintOptions& options, Loc loc = Loc::current());

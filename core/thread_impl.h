@@ -34,21 +34,21 @@ extern constinit SharedCount live_tapes;
 
 /// Whether ops say what they have done.
 struct Observed {
-    bool here = false;      // to a log, or a watcher who is told
-    bool is_apart = true;   // the thread has no tape, nor is recording paused: results may be missed on another thread's tape
+    bool here = false;     // to a log, or a watcher who is told
+    bool is_apart = true;  // the thread has no tape, nor is recording paused: results may be missed on another thread's tape
     /// Whether another thread's tape is to know them: see note_elsewhere().
     bool elsewhere() const noexcept { return !is_runtime && live_tapes && is_apart; }
     operator bool() const noexcept { return here || elsewhere(); }
 };
 
 struct ThreadState {
-    Log* log = nullptr;              // where ops are recorded; null when no tape is alive (or recording is paused)
-    OpWatcher* watchers = nullptr;   // who is told of ops that have run; null when there are none
-    bool muted = false;              // they are not told of what runs now: of what they call, and what rules call
+    Log* log = nullptr;             // where ops are recorded; null when no tape is alive (or recording is paused)
+    OpWatcher* watchers = nullptr;  // who is told of ops that have run; null when there are none
+    bool muted = false;             // they are not told of what runs now: of what they call, and what rules call
     Observed observed;
-    std::uint16_t trace = 0;         // not 0: a graph is made of what runs. Ops made of others run as those, backward rules too
-    Loc caller;          // line() == 0: ops name their own caller
-    Device device;       // where tensors are made that name none
+    std::uint16_t trace = 0;            // not 0: a graph is made of what runs. Ops made of others run as those, backward rules too
+    Loc caller;                         // line() == 0: ops name their own caller
+    Device device;                      // where tensors are made that name none
     AutocastScope* autocast = nullptr;  // the innermost one that is on
     // The innermost nn::ModuleScope's, which records take down: whose it is, and which of the thread's calls of modules.
     const ModuleName* module = nullptr;
@@ -62,7 +62,7 @@ struct ThreadState {
     // grad() that is undefined, without a line: the next error about an undefined tensor asks whether it is this one.
     const char* left_out = nullptr;
     Loc left_out_at;
-    double flops = 0;       // of products and convolutions, while ops are watched
+    double flops = 0;  // of products and convolutions, while ops are watched
 };
 
 // initial-exec: one load to reach it, also from a shared library.

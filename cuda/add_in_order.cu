@@ -26,17 +26,15 @@ struct SortedItems {
 };
 
 class Sort {
-  public:
+ public:
     template <class Keys>
-    Sort(const Keys& keys, i64 n)
-        : count_(static_cast<std::size_t>(n)), keys_(2 * count_ * sizeof(u64)), items_(2 * count_ * sizeof(u32)) {
+    Sort(const Keys& keys, i64 n) : count_(static_cast<std::size_t>(n)), keys_(2 * count_ * sizeof(u64)), items_(2 * count_ * sizeof(u32)) {
         auto *key = keys_.as<u64>(), *sorted_key = key + n;
         auto *item = items_.as<u32>(), *sorted_item = item + n;
         sorted = {static_cast<u32>(n), sorted_key, sorted_item};
         launch(number_kernel<Keys>, blocks_for(n, kThreads), kThreads, sorted.n, keys, key, item);
         const auto sort = [&](void* memory, std::size_t& bytes) {
-            return cub::DeviceRadixSort::SortPairs(memory, bytes, key, sorted_key, item, sorted_item,
-                                                   static_cast<int>(n), 0, 64, current().handle);
+            return cub::DeviceRadixSort::SortPairs(memory, bytes, key, sorted_key, item, sorted_item, static_cast<int>(n), 0, 64, current().handle);
         };
         std::size_t bytes = 0;
         TAPIR_CUDA_CHECK(sort(nullptr, bytes));
@@ -45,15 +43,14 @@ class Sort {
     }
     SortedItems sorted;
 
-  private:
+ private:
     std::size_t count_;
     Scratch keys_, items_;
 };
 
 // The thread of a key's first item adds all of them.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    add_elements_kernel(SortedItems sorted, T* x, const T* other, ElementPlaces places) {
+__global__ void __launch_bounds__(kThreads) add_elements_kernel(SortedItems sorted, T* x, const T* other, ElementPlaces places) {
     const u32 first = static_cast<u32>(global_index());
     if (first >= sorted.n || !sorted.is_first(first)) return;
     const u64 key = sorted.keys[first];
@@ -105,8 +102,8 @@ void add_region_in_order(const kernels::RegionArgs& args, DType dtype) {
     const OpenFault fault = fault_of(args.positions);
     const RegionPlaces places = places_of(args, args.rank, fault);
     with_floating(dtype, [&]<class T>() {
-        launch(add_region_kernel<T>, blocks_for(args.numel, kThreads), kThreads, args.numel, sort.sorted,
-               static_cast<T*>(args.x), static_cast<const T*>(args.other), args.other_step, places, inner);
+        launch(add_region_kernel<T>, blocks_for(args.numel, kThreads), kThreads, args.numel, sort.sorted, static_cast<T*>(args.x),
+               static_cast<const T*>(args.other), args.other_step, places, inner);
     });
 }
 

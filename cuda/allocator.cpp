@@ -29,9 +29,9 @@
 namespace tapir::gpu {
 namespace {
 
-constexpr std::size_t kUnit = 512;                     // blocks are multiples of it
-constexpr std::size_t kBinned = 32 * 1024;             // up to this, blocks go into bins
-constexpr std::size_t kSmall = std::size_t{1} << 20;   // up to this, they are cut from small segments
+constexpr std::size_t kUnit = 512;                    // blocks are multiples of it
+constexpr std::size_t kBinned = 32 * 1024;            // up to this, blocks go into bins
+constexpr std::size_t kSmall = std::size_t{1} << 20;  // up to this, they are cut from small segments
 constexpr std::size_t kMedium = std::size_t{10} << 20;
 constexpr std::size_t kSmallSegment = std::size_t{2} << 20, kMediumSegment = std::size_t{20} << 20;
 constexpr std::size_t kBins = kBinned / kUnit;
@@ -90,9 +90,7 @@ namespace {
 
 class DeviceMemory {
  public:
-    explicit DeviceMemory(int device) : device_(device) {
-        tapir_gdb_device_memory[device] = {&reserved_, &live_, &peak_, &allocations_, &segments_};
-    }
+    explicit DeviceMemory(int device) : device_(device) { tapir_gdb_device_memory[device] = {&reserved_, &live_, &peak_, &allocations_, &segments_}; }
 
     Block* allocate(std::size_t wanted, const Loc& loc);
     void free(Block* block) noexcept;
@@ -175,8 +173,7 @@ Block* DeviceMemory::allocate(std::size_t wanted, const Loc& loc) {
         const std::string kept = spare ? fmt::format(", {} are free in pieces or on other streams", size_text(spare)) : "";
         const std::string limit = limit_ == SIZE_MAX ? "" : " (limit: " + size_text(limit_) + ")";
         fail<OutOfMemory>(user_line(loc), "{}: {} cannot be had on cuda:{}: {} are in use{}{}{}",
-                          detail::thread.op ? detail::thread.op : "allocation", size_text(wanted), device_, size_text(live_),
-                          kept, limit, holders());
+                          detail::thread.op ? detail::thread.op : "allocation", size_text(wanted), device_, size_text(live_), kept, limit, holders());
     }
     block->op = detail::thread.op;
     block->loc = user_line(loc);
@@ -226,10 +223,7 @@ Block* DeviceMemory::cut(Block* block, std::size_t bytes) {
 }
 
 Block* DeviceMemory::new_segment(std::size_t bytes, Stream* stream) {
-    const std::size_t size = !caching()         ? bytes
-                             : bytes <= kSmall  ? kSmallSegment
-                             : bytes <= kMedium ? kMediumSegment
-                                                : rounded(bytes, kSmallSegment);
+    const std::size_t size = !caching() ? bytes : bytes <= kSmall ? kSmallSegment : bytes <= kMedium ? kMediumSegment : rounded(bytes, kSmallSegment);
     if (size > limit_ || reserved_ > limit_ - size) {
         // The limit may leave room for what is wanted, if not for a whole segment.
         if (!caching() || bytes > limit_ || reserved_ > limit_ - bytes) return nullptr;
@@ -426,8 +420,8 @@ std::string DeviceMemory::holders() const {
         const auto& [where, line] = most[i];
         const std::string file = where.first.substr(where.first.rfind('/') + 1);
         const std::string place = where.second == 0 ? "the library" : fmt::format("{}:{}", file, where.second);
-        text += fmt::format("\n  {:>12} in {} tensor{} made at {}{}{}", size_text(line.bytes), line.blocks,
-                            line.blocks == 1 ? "" : "s", place, line.op ? " by " : "", line.op ? line.op : "");
+        text += fmt::format("\n  {:>12} in {} tensor{} made at {}{}{}", size_text(line.bytes), line.blocks, line.blocks == 1 ? "" : "s", place,
+                            line.op ? " by " : "", line.op ? line.op : "");
     }
     if (most.size() > shown) text += fmt::format("\n  and {} more lines", most.size() - shown);
     return text;
@@ -442,9 +436,7 @@ DeviceMemory& memory_of(int device) {
     return all[device];
 }
 
-void release(Storage* storage) {
-    memory_of(storage->device.index).free(static_cast<Block*>(storage->context));
-}
+void release(Storage* storage) { memory_of(storage->device.index).free(static_cast<Block*>(storage->context)); }
 
 }  // namespace
 

@@ -125,9 +125,7 @@ struct ChannelGradients {
             state.product += x[k][1] * (x[k][0] - own.mean);
         }
     }
-    __device__ __forceinline__ State merged(const State& a, const State& b) const {
-        return {a.sum + b.sum, a.product + b.product};
-    }
+    __device__ __forceinline__ State merged(const State& a, const State& b) const { return {a.sum + b.sum, a.product + b.product}; }
     __device__ void finish(i64 channel, const State& state) const {
         const C rstd = stats[channels + channel], of_weight = state.product * rstd;
         set_channel_value(grad_weight, channel, of_weight);
@@ -225,8 +223,7 @@ __global__ void __launch_bounds__(kThreads)
 /// inner is 1. Block (x, y): rows [y * part, (y + 1) * part) of channels x * across * V ...; `across` threads lie side by side,
 /// of V channels each.
 template <class Op, int V>
-__global__ void __launch_bounds__(kThreads)
-    reduce_rows(Op op, i64 rows, i64 part, unsigned across, typename Op::State* of_parts) {
+__global__ void __launch_bounds__(kThreads) reduce_rows(Op op, i64 rows, i64 part, unsigned across, typename Op::State* of_parts) {
     using T = typename Op::T;
     using C = typename Op::C;
     constexpr int at_once = 4;
@@ -286,8 +283,7 @@ __global__ void __launch_bounds__(kThreads) merge_parts(Op op, int parts, const 
 
 /// With statistics that are there.
 template <class C>
-__global__ void __launch_bounds__(kThreads)
-    take_running(ChannelArray running_mean, ChannelArray running_var, i64 channels, C eps, C* stats) {
+__global__ void __launch_bounds__(kThreads) take_running(ChannelArray running_mean, ChannelArray running_var, i64 channels, C eps, C* stats) {
     const i64 channel = global_index();
     if (channel >= channels) return;
     stats[channel] = channel_value(running_mean, channel, C(0));
@@ -314,9 +310,7 @@ struct Normalize {
     __device__ __forceinline__ Own own(i64 c) const {
         return {mean ? mean[c] : C(0), rstd[c] * channel_value(weight, c, C(1)), channel_value(bias, c, C(0))};
     }
-    __device__ __forceinline__ C value(const Own& own, const C (&x)[1]) const {
-        return (x[0] - own.shift) * own.scale + own.offset;
-    }
+    __device__ __forceinline__ C value(const Own& own, const C (&x)[1]) const { return (x[0] - own.shift) * own.scale + own.offset; }
 };
 
 /// The gradient of x in training; in: x, grad. See ChannelGradients.
@@ -359,8 +353,7 @@ __device__ __forceinline__ void write_pack(const Map& map, i64 offset, const typ
 
 /// `count` packs from pack `first` on; first: of a plane, of which `planes` come before it, unless all are of one plane.
 template <class Map, int V>
-__global__ void __launch_bounds__(kThreads)
-    map_planes(Map map, i64 first, i64 planes, i64 count, Divider packs, WideDivider channels) {
+__global__ void __launch_bounds__(kThreads) map_planes(Map map, i64 first, i64 planes, i64 count, Divider packs, WideDivider channels) {
     constexpr int at_once = 4 / Map::operands;
     const u32 begin = blockIdx.x * (at_once * kThreads) + threadIdx.x;
     Pack<typename Map::T, V> loaded[at_once][Map::operands];
@@ -450,8 +443,7 @@ void reduce_in_packs(const Op& op, const Layout& l) {
         const unsigned across = threads_across<V>(l.channels), groups = blocks_for(l.channels, across * V);
         const Parts parts(l.outer, 16 * (kThreads / across), groups, 4);
         return in_parts(op, parts, [&](typename Op::State* of_parts) {
-            launch(reduce_rows<Op, V>, dim3(groups, static_cast<unsigned>(parts.count)), kThreads, op, l.outer, parts.size, across,
-                   of_parts);
+            launch(reduce_rows<Op, V>, dim3(groups, static_cast<unsigned>(parts.count)), kThreads, op, l.outer, parts.size, across, of_parts);
         });
     }
     const i64 packs = l.inner / V;
@@ -520,17 +512,11 @@ void run_forward(const BatchNormArgs& args) {
                                    args.running_var};
         reduce(op, l);
     } else {
-        launch(take_running<C>, blocks_for(l.channels, kThreads), kThreads, args.running_mean, args.running_var, l.channels,
-               static_cast<C>(args.eps), stats);
+        launch(take_running<C>, blocks_for(l.channels, kThreads), kThreads, args.running_mean, args.running_var, l.channels, static_cast<C>(args.eps),
+               stats);
     }
-    map_elements(Normalize<T>{{static_cast<const T*>(args.x)},
-                              static_cast<T*>(args.y),
-                              l.channels,
-                              stats,
-                              stats + l.channels,
-                              args.weight,
-                              args.bias},
-                 l);
+    map_elements(
+        Normalize<T>{{static_cast<const T*>(args.x)}, static_cast<T*>(args.y), l.channels, stats, stats + l.channels, args.weight, args.bias}, l);
 }
 
 template <class T>
@@ -543,8 +529,14 @@ void run_backward(const BatchNormBackwardArgs& args) {
     const bool mixes = args.training && grad_x;  // an element's gradient depends on those of the others
     const Scratch terms(mixes ? static_cast<std::size_t>(2 * l.channels) * sizeof(C) : 0);
     if (mixes || args.grad_weight.data || args.grad_bias.data) {
-        reduce(ChannelGradients<T>{{x, grad}, static_cast<C>(l.per_channel()), l.channels, stats, args.weight, args.grad_weight,
-                                   args.grad_bias, mixes ? terms.as<C>() : nullptr},
+        reduce(ChannelGradients<T>{{x, grad},
+                                   static_cast<C>(l.per_channel()),
+                                   l.channels,
+                                   stats,
+                                   args.weight,
+                                   args.grad_weight,
+                                   args.grad_bias,
+                                   mixes ? terms.as<C>() : nullptr},
                l);
     }
     if (mixes) {

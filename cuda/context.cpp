@@ -41,7 +41,7 @@ struct Fault {  // what a slot stands for
     int dim;
     Shape shape;
 };
-struct KeptFault : Fault {  // of captured work: stream is null while it does not run
+struct KeptFault : Fault {       // of captured work: stream is null while it does not run
     bool is_given_back = false;  // as soon as it has run
 };
 
@@ -56,7 +56,7 @@ struct DeviceState {
     FaultSlot* slots = nullptr;  // page-locked; behind them as many of captured work
     std::vector<KeptFault> kept;
     std::vector<int> spare_kept;
-    std::vector<Fault> faults;   // of the slots, in the order of their launches
+    std::vector<Fault> faults;  // of the slots, in the order of their launches
 };
 
 struct Runtime {
@@ -78,9 +78,9 @@ Runtime probe() {
     if (error != cudaSuccess) {
         static_cast<void>(cudaGetLastError());
         r.count = 0;
-        r.problem = error == cudaErrorNoDevice            ? "this machine has no CUDA device"
-                    : error == cudaErrorInsufficientDriver ? "this machine has no NVIDIA driver, or one that is too old"
-                                                           : std::string("CUDA cannot be used: ") + cudaGetErrorString(error);
+        r.problem = error == cudaErrorNoDevice     ? "this machine has no CUDA device"
+            : error == cudaErrorInsufficientDriver ? "this machine has no NVIDIA driver, or one that is too old"
+                                                   : std::string("CUDA cannot be used: ") + cudaGetErrorString(error);
     }
     if (r.count > kMaxDevices) r.count = kMaxDevices;
     r.devices = new DeviceState[kMaxDevices];
@@ -152,15 +152,15 @@ class DeviceGuard {
 // Whether it is about what a kernel did, not about the call that returned it.
 bool is_late(cudaError_t error) {
     switch (static_cast<int>(error)) {
-        case 214:  // uncorrectable memory error
-        case 700:  // illegal address
-        case 702:  // launch timeout
-        case 710:  // assertion
-        case 714:  // hardware stack error
-        case 715:  // illegal instruction
-        case 716:  // misaligned address
-        case 717:  // invalid address space
-        case 718:  // invalid program counter
+        case 214:               // uncorrectable memory error
+        case 700:               // illegal address
+        case 702:               // launch timeout
+        case 710:               // assertion
+        case 714:               // hardware stack error
+        case 715:               // illegal instruction
+        case 716:               // misaligned address
+        case 717:               // invalid address space
+        case 718:               // invalid program counter
         case 719: return true;  // launch failure
         default: return false;
     }
@@ -198,8 +198,8 @@ std::string list_ops(std::uint32_t begin, std::uint32_t end, const Of& of) {
         fail<ValueError>(fault.loc, "{}: {}{}", fault.op, fmt::vformat(fault.text, fmt::make_format_args(slot.value)), more);
     }
     const std::int64_t size = fault.shape[fault.dim];
-    fail<IndexError>(fault.loc, "{}: {}{}", fault.op,
-                     fmt::vformat(fault.text, fmt::make_format_args(slot.index, fault.dim, fault.shape, size)), more);
+    fail<IndexError>(fault.loc, "{}: {}{}", fault.op, fmt::vformat(fault.text, fmt::make_format_args(slot.index, fault.dim, fault.shape, size)),
+                     more);
 }
 
 // Frees the slots of the first `given` ops of a stream, which are done, and throws what the first of these says that was
@@ -260,10 +260,9 @@ void check_faults(Stream& stream, std::uint32_t given) {
     if (first == end) fail<DeviceError>(detail::thread.op_loc, "{}: CUDA error: {}", op_name(), cudaGetErrorString(error));
     const char* name = op(first).name.load();
     if (end - first == 1) fail<DeviceError>(op(first).loc.load(), "{}: CUDA error: {}", name, cudaGetErrorString(error));
-    const std::string others =
-        list_ops(first + 1, end, [&](std::uint32_t i) { return std::pair(op(i).name.load(), op(i).loc.load()); });
-    fail<DeviceError>(op(first).loc.load(), "{}, or an op after it: CUDA error: {}; after it came {}; TAPIR_SYNC=1 tells which",
-                      name, cudaGetErrorString(error), others);
+    const std::string others = list_ops(first + 1, end, [&](std::uint32_t i) { return std::pair(op(i).name.load(), op(i).loc.load()); });
+    fail<DeviceError>(op(first).loc.load(), "{}, or an op after it: CUDA error: {}; after it came {}; TAPIR_SYNC=1 tells which", name,
+                      cudaGetErrorString(error), others);
 }
 
 // After waiting for the first `given` ops of a stream.
@@ -335,8 +334,7 @@ void tell_at_exit() {
                 const DeviceGuard guard(device);
                 wait_for(stream);
             } catch (const std::exception& error) {
-                std::fprintf(stderr, "%s; no call after it waited for %s\n",
-                             error.what(), name(cuda(device)).c_str());
+                std::fprintf(stderr, "%s; no call after it waited for %s\n", error.what(), name(cuda(device)).c_str());
             }
         }
     }
@@ -372,8 +370,7 @@ FaultSlot* take_slot(Stream& stream, bool is_index, const char* text, int dim, c
                 static_cast<void>(registered);
             }
             if (state.faults.size() < kFaultSlots) {
-                state.faults.push_back(
-                    {op_name(), detail::thread.op_loc, &stream, &here, 0, is_index, text, dim, shape});
+                state.faults.push_back({op_name(), detail::thread.op_loc, &stream, &here, 0, is_index, text, dim, shape});
                 ++stream.faults_pending;
                 FaultSlot& slot = state.slots[state.faults.size() - 1];
                 slot.is_set = false;
@@ -389,8 +386,7 @@ FaultSlot* take_slot(Stream& stream, bool is_index, const char* text, int dim, c
 
 }  // namespace
 
-OpenFault::OpenFault(int dim, const Shape& shape, const char* text)
-    : stream_(&current()), slot_(take_slot(*stream_, true, text, dim, shape)) {}
+OpenFault::OpenFault(int dim, const Shape& shape, const char* text) : stream_(&current()), slot_(take_slot(*stream_, true, text, dim, shape)) {}
 OpenFault::OpenFault(const char* text) : stream_(&current()), slot_(take_slot(*stream_, false, text, 0, {})) {}
 OpenFault::~OpenFault() {
     if (!slot_) return;
@@ -484,8 +480,7 @@ void copy(void* to, Device to_device, const void* from, Device from_device, std:
     if (to_device.type == DeviceType::cuda && from_device.type == DeviceType::cuda && to_device != from_device) {
         enable_peer_access(to_device.index, from_device.index);
         // On the target's stream, between what the source's stream holds now and what it gets next.
-        here.current[from_device.index] = here.current[from_device.index] ? here.current[from_device.index]
-                                                                          : device_state(from_device.index).streams;
+        here.current[from_device.index] = here.current[from_device.index] ? here.current[from_device.index] : device_state(from_device.index).streams;
         gpu::Stream& source = *here.current[from_device.index];
         order_after(&stream, &source);
         launched(stream, cudaMemcpyPeerAsync(to, to_device.index, from, from_device.index, bytes, stream.handle));
@@ -502,8 +497,7 @@ bool can_use(Device device, const void* address) {
     select(device);
     cudaPointerAttributes attributes;
     TAPIR_CUDA_CHECK(cudaPointerGetAttributes(&attributes, address));
-    return attributes.type == cudaMemoryTypeManaged ||
-           (attributes.type == cudaMemoryTypeDevice && attributes.device == device.index);
+    return attributes.type == cudaMemoryTypeManaged || (attributes.type == cudaMemoryTypeDevice && attributes.device == device.index);
 }
 
 void zero(void* to, Device device, std::size_t bytes) {

@@ -34,17 +34,15 @@ const char* op_name() { return detail::thread.op ? detail::thread.op : "convolut
     // A kernel that went wrong before is first heard of wherever CUDA is called next.
     if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) fail_cuda(error, call);
     const Loc loc = detail::thread.op_loc;
-    const bool is_memory = status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED ||
-                           status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED;
+    const bool is_memory =
+        status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED || status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED;
     if (is_memory) fail<OutOfMemory>(loc, "{}: {}: {}", op_name(), call, cudnnGetErrorString(status));
     fail<DeviceError>(loc, "{}: {}: {}", op_name(), call, cudnnGetErrorString(status));
 }
 void check(cudnnStatus_t status, const char* call) {
     if (status != CUDNN_STATUS_SUCCESS) fail_cudnn(status, call);
 }
-bool is_unsupported(cudnnStatus_t status) {
-    return status >= CUDNN_STATUS_NOT_SUPPORTED && status < CUDNN_STATUS_INTERNAL_ERROR;
-}
+bool is_unsupported(cudnnStatus_t status) { return status >= CUDNN_STATUS_NOT_SUPPORTED && status < CUDNN_STATUS_INTERNAL_ERROR; }
 
 // --- Handles and descriptors ---------------------------------------------------------------------------------------------
 
@@ -65,10 +63,8 @@ struct Owned : std::unique_ptr<std::remove_pointer_t<Handle>, Destroy<destroy>> 
 };
 using TensorDesc = Owned<cudnnTensorDescriptor_t, cudnnCreateTensorDescriptor, cudnnDestroyTensorDescriptor>;
 using FilterDesc = Owned<cudnnFilterDescriptor_t, cudnnCreateFilterDescriptor, cudnnDestroyFilterDescriptor>;
-using ConvDesc =
-    Owned<cudnnConvolutionDescriptor_t, cudnnCreateConvolutionDescriptor, cudnnDestroyConvolutionDescriptor>;
-using ActivationDesc =
-    Owned<cudnnActivationDescriptor_t, cudnnCreateActivationDescriptor, cudnnDestroyActivationDescriptor>;
+using ConvDesc = Owned<cudnnConvolutionDescriptor_t, cudnnCreateConvolutionDescriptor, cudnnDestroyConvolutionDescriptor>;
+using ActivationDesc = Owned<cudnnActivationDescriptor_t, cudnnCreateActivationDescriptor, cudnnDestroyActivationDescriptor>;
 
 struct Handles {
     cudnnHandle_t of[kMaxDevices];
@@ -154,8 +150,7 @@ void set_tensor(const TensorDesc& desc, const Sizes& sizes, DType dtype, bool ch
     for (int d = sizes.rank; d-- > 2;) next(d);
     if (!channels_last) next(1);
     next(0);
-    check(cudnnSetTensorNdDescriptor(desc.get(), data_type(dtype), sizes.rank, sizes.of, strides),
-          "cudnnSetTensorNdDescriptor");
+    check(cudnnSetTensorNdDescriptor(desc.get(), data_type(dtype), sizes.rank, sizes.of, strides), "cudnnSetTensorNdDescriptor");
 }
 
 void set_convolution(const ConvDesc& desc, const Convolution& c, DType dtype) {
@@ -168,9 +163,8 @@ void set_convolution(const ConvDesc& desc, const Convolution& c, DType dtype) {
     }
     // 16 bits are summed in float32.
     const cudnnDataType_t computed = dtype == float64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
-    check(
-        cudnnSetConvolutionNdDescriptor(desc.get(), dims, padding, stride, dilation, CUDNN_CROSS_CORRELATION, computed),
-        "cudnnSetConvolutionNdDescriptor");
+    check(cudnnSetConvolutionNdDescriptor(desc.get(), dims, padding, stride, dilation, CUDNN_CROSS_CORRELATION, computed),
+          "cudnnSetConvolutionNdDescriptor");
     check(cudnnSetConvolutionGroupCount(desc.get(), to_int(c.groups)), "cudnnSetConvolutionGroupCount");
 }
 
@@ -180,12 +174,10 @@ struct OutputCalls {
     using Algo = cudnnConvolutionFwdAlgo_t;
     static constexpr int kAlgorithms = CUDNN_CONVOLUTION_FWD_ALGO_COUNT;
     static cudnnStatus_t search(const Plan& p, int most, int* count, Found* found) {
-        return cudnnGetConvolutionForwardAlgorithm_v7(handle(), p.x.get(), p.w.get(), p.conv.get(), p.y.get(), most,
-                                                      count, found);
+        return cudnnGetConvolutionForwardAlgorithm_v7(handle(), p.x.get(), p.w.get(), p.conv.get(), p.y.get(), most, count, found);
     }
     static cudnnStatus_t workspace(const Plan& p, Algo algo, std::size_t* bytes) {
-        return cudnnGetConvolutionForwardWorkspaceSize(handle(), p.x.get(), p.w.get(), p.conv.get(), p.y.get(), algo,
-                                                       bytes);
+        return cudnnGetConvolutionForwardWorkspaceSize(handle(), p.x.get(), p.w.get(), p.conv.get(), p.y.get(), algo, bytes);
     }
 };
 struct InputCalls {
@@ -193,12 +185,10 @@ struct InputCalls {
     using Algo = cudnnConvolutionBwdDataAlgo_t;
     static constexpr int kAlgorithms = CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT;
     static cudnnStatus_t search(const Plan& p, int most, int* count, Found* found) {
-        return cudnnGetConvolutionBackwardDataAlgorithm_v7(handle(), p.w.get(), p.y.get(), p.conv.get(), p.x.get(),
-                                                           most, count, found);
+        return cudnnGetConvolutionBackwardDataAlgorithm_v7(handle(), p.w.get(), p.y.get(), p.conv.get(), p.x.get(), most, count, found);
     }
     static cudnnStatus_t workspace(const Plan& p, Algo algo, std::size_t* bytes) {
-        return cudnnGetConvolutionBackwardDataWorkspaceSize(handle(), p.w.get(), p.y.get(), p.conv.get(), p.x.get(),
-                                                            algo, bytes);
+        return cudnnGetConvolutionBackwardDataWorkspaceSize(handle(), p.w.get(), p.y.get(), p.conv.get(), p.x.get(), algo, bytes);
     }
 };
 struct WeightCalls {
@@ -206,12 +196,10 @@ struct WeightCalls {
     using Algo = cudnnConvolutionBwdFilterAlgo_t;
     static constexpr int kAlgorithms = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT;
     static cudnnStatus_t search(const Plan& p, int most, int* count, Found* found) {
-        return cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle(), p.x.get(), p.y.get(), p.conv.get(), p.w.get(),
-                                                             most, count, found);
+        return cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle(), p.x.get(), p.y.get(), p.conv.get(), p.w.get(), most, count, found);
     }
     static cudnnStatus_t workspace(const Plan& p, Algo algo, std::size_t* bytes) {
-        return cudnnGetConvolutionBackwardFilterWorkspaceSize(handle(), p.x.get(), p.y.get(), p.conv.get(), p.w.get(),
-                                                              algo, bytes);
+        return cudnnGetConvolutionBackwardFilterWorkspaceSize(handle(), p.x.get(), p.y.get(), p.conv.get(), p.w.get(), algo, bytes);
     }
 };
 
@@ -234,8 +222,7 @@ std::vector<Algorithm> find_algorithms(const Plan& plan, const Key& key) {
         if (is_there) algorithms.push_back(algorithm);
     }
     const auto excess = [](const Algorithm& a) { return a.workspace > kUsualWorkspace ? a.workspace : 0; };
-    std::stable_sort(algorithms.begin(), algorithms.end(),
-                     [&](const auto& a, const auto& b) { return excess(a) < excess(b); });
+    std::stable_sort(algorithms.begin(), algorithms.end(), [&](const auto& a, const auto& b) { return excess(a) < excess(b); });
     return algorithms;
 }
 
@@ -255,16 +242,14 @@ Plan make_plan(const Key& key) {
     set_tensor(plan.y, {c, c.batch, c.out_channels, c.out}, dtype, last);
     set_tensor(plan.bias, {c, 1, c.out_channels, ones}, dtype, last);
     const Sizes filter(c, c.out_channels, c.group_in(), c.kernel);
-    check(cudnnSetFilterNdDescriptor(plan.w.get(), data_type(dtype), last ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW,
-                                     filter.rank, filter.of),
+    check(cudnnSetFilterNdDescriptor(plan.w.get(), data_type(dtype), last ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW, filter.rank, filter.of),
           "cudnnSetFilterNdDescriptor");
     set_convolution(plan.conv, c, dtype);
     check(cudnnSetConvolutionMathType(plan.conv.get(), wanted_math(key)), "cudnnSetConvolutionMathType");
-    check(cudnnSetActivationDescriptor(plan.identity.get(), CUDNN_ACTIVATION_IDENTITY, CUDNN_PROPAGATE_NAN, 0),
-          "cudnnSetActivationDescriptor");
-    plan.algorithms = key.part == ConvPart::output  ? find_algorithms<OutputCalls>(plan, key)
-                      : key.part == ConvPart::input ? find_algorithms<InputCalls>(plan, key)
-                                                    : find_algorithms<WeightCalls>(plan, key);
+    check(cudnnSetActivationDescriptor(plan.identity.get(), CUDNN_ACTIVATION_IDENTITY, CUDNN_PROPAGATE_NAN, 0), "cudnnSetActivationDescriptor");
+    plan.algorithms = key.part == ConvPart::output ? find_algorithms<OutputCalls>(plan, key)
+        : key.part == ConvPart::input              ? find_algorithms<InputCalls>(plan, key)
+                                                   : find_algorithms<WeightCalls>(plan, key);
     return plan;
 }
 
@@ -286,14 +271,13 @@ Plan& plan_of(const ConvolutionArgs& a) {
 // --- Running -------------------------------------------------------------------------------------------------------------
 
 // y = conv(x, w) + bias in one call. False, and nothing done, where cuDNN does not do that.
-bool run_with_bias(const ConvolutionArgs& a, Plan& plan, const Algorithm& algorithm, void* workspace, const void* one,
-                   const void* zero) {
+bool run_with_bias(const ConvolutionArgs& a, Plan& plan, const Algorithm& algorithm, void* workspace, const void* one, const void* zero) {
     // Without a nonlinearity there is one algorithm that does.
     if (!plan.fuses_bias || algorithm.number != CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM) return false;
     const auto algo = static_cast<cudnnConvolutionFwdAlgo_t>(algorithm.number);
-    const cudnnStatus_t status = cudnnConvolutionBiasActivationForward(
-        handle(), one, plan.x.get(), a.a, plan.w.get(), a.b, plan.conv.get(), algo, workspace, algorithm.workspace,
-        zero, plan.y.get(), a.out, plan.bias.get(), a.bias, plan.identity.get(), plan.y.get(), a.out);
+    const cudnnStatus_t status = cudnnConvolutionBiasActivationForward(handle(), one, plan.x.get(), a.a, plan.w.get(), a.b, plan.conv.get(), algo,
+                                                                       workspace, algorithm.workspace, zero, plan.y.get(), a.out, plan.bias.get(),
+                                                                       a.bias, plan.identity.get(), plan.y.get(), a.out);
     plan.fuses_bias = status == CUDNN_STATUS_SUCCESS;  // what else is wrong, the call without a bias says too
     return plan.fuses_bias;
 }
@@ -325,9 +309,7 @@ cudnnStatus_t run(const ConvolutionArgs& a, Plan& plan, const Algorithm& algorit
     void* const workspace = algorithm.workspace > 0 ? scratch.as<void>() : nullptr;
     constexpr float numbers32[] = {0, 1};
     constexpr double numbers64[] = {0, 1};
-    const auto number = [&](int i) {
-        return a.dtype == float64 ? static_cast<const void*>(numbers64 + i) : numbers32 + i;
-    };
+    const auto number = [&](int i) { return a.dtype == float64 ? static_cast<const void*>(numbers64 + i) : numbers32 + i; };
     const void *one = number(1), *beta = number(accumulate ? 1 : 0);
     check(cudnnSetConvolutionMathType(plan.conv.get(), algorithm.math), "cudnnSetConvolutionMathType");
     switch (a.part) {
@@ -335,16 +317,16 @@ cudnnStatus_t run(const ConvolutionArgs& a, Plan& plan, const Algorithm& algorit
             has_bias = a.bias && run_with_bias(a, plan, algorithm, workspace, one, number(0));
             if (has_bias) return CUDNN_STATUS_SUCCESS;
             return cudnnConvolutionForward(handle(), one, plan.x.get(), a.a, plan.w.get(), a.b, plan.conv.get(),
-                                           static_cast<OutputCalls::Algo>(algorithm.number), workspace,
-                                           algorithm.workspace, beta, plan.y.get(), a.out);
+                                           static_cast<OutputCalls::Algo>(algorithm.number), workspace, algorithm.workspace, beta, plan.y.get(),
+                                           a.out);
         case ConvPart::input:
             return cudnnConvolutionBackwardData(handle(), one, plan.w.get(), a.b, plan.y.get(), a.a, plan.conv.get(),
-                                                static_cast<InputCalls::Algo>(algorithm.number), workspace,
-                                                algorithm.workspace, beta, plan.x.get(), a.out);
+                                                static_cast<InputCalls::Algo>(algorithm.number), workspace, algorithm.workspace, beta, plan.x.get(),
+                                                a.out);
         default:
             return cudnnConvolutionBackwardFilter(handle(), one, plan.x.get(), a.a, plan.y.get(), a.b, plan.conv.get(),
-                                                  static_cast<WeightCalls::Algo>(algorithm.number), workspace,
-                                                  algorithm.workspace, beta, plan.w.get(), a.out);
+                                                  static_cast<WeightCalls::Algo>(algorithm.number), workspace, algorithm.workspace, beta,
+                                                  plan.w.get(), a.out);
     }
 }
 
@@ -368,9 +350,7 @@ bool with_cudnn(const ConvolutionArgs& a, bool accumulate) {
                       is_deterministic() ? "deterministic " : "", name(a.dtype));
 }
 
-int64_t largest_tensor(const Convolution& c) {
-    return c.batch * std::max(c.in_channels * c.in_volume(), c.out_channels * c.out_volume());
-}
+int64_t largest_tensor(const Convolution& c) { return c.batch * std::max(c.in_channels * c.in_volume(), c.out_channels * c.out_volume()); }
 
 bool in_parts(const ConvolutionArgs& a, bool accumulate) {
     const Convolution& c = a.conv;

@@ -122,8 +122,7 @@ struct CrossEntropy : LineOp<T, 1> {
 
 // From log-probabilities, one thread a position.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    nll_kernel(const T* x, Targets<T> targets, i64 positions, i64 inner, Computed<T>* losses) {
+__global__ void __launch_bounds__(kThreads) nll_kernel(const T* x, Targets<T> targets, i64 positions, i64 inner, Computed<T>* losses) {
     using C = Computed<T>;
     const i64 i = global_index();
     if (i >= positions) return;
@@ -150,8 +149,8 @@ struct TotalWeight {
 
 template <class T>
 void launch_nll(const CrossEntropyArgs& args, i64 positions, const Targets<T>& targets) {
-    launch(nll_kernel<T>, blocks_for(positions, kThreads), kThreads, static_cast<const T*>(args.logits), targets, positions,
-           args.inner, static_cast<Computed<T>*>(args.losses));
+    launch(nll_kernel<T>, blocks_for(positions, kThreads), kThreads, static_cast<const T*>(args.logits), targets, positions, args.inner,
+           static_cast<Computed<T>*>(args.losses));
 }
 
 // --- Their sum ---------------------------------------------------------------------------------------------------------------
@@ -183,8 +182,7 @@ struct LossTotal {
 
 // out = d * g * scale, g: one number for all.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    scale_all_kernel(i64 n, const T* d, const T* g, const double* scale, T* out, bool aligned) {
+__global__ void __launch_bounds__(kThreads) scale_all_kernel(i64 n, const T* d, const T* g, const double* scale, T* out, bool aligned) {
     using C = Computed<T>;
     constexpr int V = 16 / sizeof(T), at_once = 4;
     const C factor = convert<C>(*g) * (scale ? static_cast<C>(*scale) : C(1));
@@ -274,14 +272,13 @@ void nll_loss(const CrossEntropyArgs& args, i64 positions, int dim, const Shape&
 
 void total_loss(const CrossEntropyArgs& args, i64 positions, bool is_mean, void* out, double* scale) {
     with_floating(args.dtype, [&]<class T>() {
-        run_totals(LossTotal<T>{static_cast<const Computed<T>*>(args.losses), targets_of<T>(args, nullptr, nullptr), is_mean,
-                                static_cast<T*>(out), scale},
-                   positions);
+        run_totals(
+            LossTotal<T>{static_cast<const Computed<T>*>(args.losses), targets_of<T>(args, nullptr, nullptr), is_mean, static_cast<T*>(out), scale},
+            positions);
     });
 }
 
-void scale_classes(DType dtype, const void* d, const void* g, bool of_lines, const double* scale, void* out, i64 outer,
-                   i64 classes, i64 inner) {
+void scale_classes(DType dtype, const void* d, const void* g, bool of_lines, const double* scale, void* out, i64 outer, i64 classes, i64 inner) {
     with_floating(dtype, [&]<class T>() {
         const auto *from = static_cast<const T*>(d), *factor = static_cast<const T*>(g);
         auto* to = static_cast<T*>(out);

@@ -93,8 +93,16 @@ struct Ctc {
 template <class T>
 __global__ void __launch_bounds__(kThreads) ctc_kernel(CtcArgs args, FaultSlot* fault) {
     const i64 i = blockIdx.x, count = args.lengths[args.n + i], row = 2 * args.longest + 1;
-    const Ctc<T> ctc{static_cast<const T*>(args.log_probs), args.targets + args.lengths[2 * args.n + i], args.n, i, args.classes,
-                     args.blank, args.lengths[i], 2 * count + 1, row, static_cast<T*>(args.alpha) + i * args.time * row,
+    const Ctc<T> ctc{static_cast<const T*>(args.log_probs),
+                     args.targets + args.lengths[2 * args.n + i],
+                     args.n,
+                     i,
+                     args.classes,
+                     args.blank,
+                     args.lengths[i],
+                     2 * count + 1,
+                     row,
+                     static_cast<T*>(args.alpha) + i * args.time * row,
                      static_cast<T*>(args.grad)};
     for (i64 k = threadIdx.x; k < count; k += blockDim.x) {
         const i64 c = ctc.target[k];

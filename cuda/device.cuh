@@ -182,9 +182,7 @@ inline constexpr unsigned kThreads = 256;  // of a block, unless a kernel has re
 inline unsigned blocks_for(i64 n, i64 per_block) { return static_cast<unsigned>((n + per_block - 1) / per_block); }
 
 /// The smallest that is not below n.
-inline unsigned power_of_two_from(i64 n) {
-    return n <= 1 ? 1u : 1u << (64 - std::countl_zero(static_cast<u64>(n - 1)));
-}
+inline unsigned power_of_two_from(i64 n) { return n <= 1 ? 1u : 1u << (64 - std::countl_zero(static_cast<u64>(n - 1))); }
 
 __device__ __forceinline__ i64 global_index() { return static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x; }
 __device__ __forceinline__ i64 global_threads() { return static_cast<i64>(gridDim.x) * blockDim.x; }

@@ -60,8 +60,8 @@ void launch_strided(const ElementwiseArgs& part) {
     Offsets<2, i32> offsets;
     set_offsets(part, offsets, V);
     const auto n = static_cast<u32>(part.numel / V);
-    launch(convert_strided_kernel<From, To, V>, blocks_for(n, kThreads * kPerThread), kThreads, n,
-           static_cast<const From*>(part.in[0].data), static_cast<To*>(part.out), offsets);
+    launch(convert_strided_kernel<From, To, V>, blocks_for(n, kThreads * kPerThread), kThreads, n, static_cast<const From*>(part.in[0].data),
+           static_cast<To*>(part.out), offsets);
 }
 
 template <class From, class To>
@@ -122,9 +122,7 @@ void in_parts(const ElementwiseArgs& args, const std::function<void(const Elemen
         return d;
     };
     const auto begin_at = [](ElementwiseArgs& part, int d, i64 first) {
-        const auto bytes = [&](const i64* strides, DType dtype) {
-            return first * strides[d] * static_cast<i64>(itemsize(dtype));
-        };
+        const auto bytes = [&](const i64* strides, DType dtype) { return first * strides[d] * static_cast<i64>(itemsize(dtype)); };
         part.out = moved(part.out, bytes(part.out_strides, part.out_dtype));
         for (int k = 0; k < part.operands; ++k) {
             kernels::Operand& operand = part.in[k];

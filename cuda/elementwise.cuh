@@ -48,8 +48,7 @@ constexpr u32 kAlikeBlock = kThreads * (16 / sizeof(T)) * kPacks<T>;
 /// out[i] = F(in[0][i], ...), computed in C; T: the element type in memory, R: the result's. Where not in_packs, a pack is one
 /// element.
 template <class F, class C, class T, class R>
-__global__ void __launch_bounds__(kThreads)
-    alike_kernel(u32 n, R* out, AlikeOperands<C, F::operands> in, C p0, C p1, bool in_packs) {
+__global__ void __launch_bounds__(kThreads) alike_kernel(u32 n, R* out, AlikeOperands<C, F::operands> in, C p0, C p1, bool in_packs) {
     constexpr int N = F::operands, packs = kPacks<T>;
     constexpr u32 V = 16 / sizeof(T), per_block = kAlikeBlock<T>;
     C fixed[N];
@@ -207,8 +206,8 @@ void launch_alike(const ElementwiseArgs& args, C p0, C p1) {
         in.number[k] = args.in[k].data ? C(0) : number_of<C>(args.in[k]);
     }
     if (!layout.is_flat) set_offsets(args, in.offsets, layout.in_packs ? V : 1);
-    launch(alike_kernel<F, C, T, R>, blocks_for(args.numel, kAlikeBlock<T>), kThreads, static_cast<u32>(args.numel),
-           static_cast<R*>(args.out), in, p0, p1, layout.in_packs);
+    launch(alike_kernel<F, C, T, R>, blocks_for(args.numel, kAlikeBlock<T>), kThreads, static_cast<u32>(args.numel), static_cast<R*>(args.out), in,
+           p0, p1, layout.in_packs);
 }
 
 // A constant of a loop; integers saturate, because a bound may be infinite.
@@ -258,8 +257,7 @@ void launch_row(const ElementwiseArgs& args) {
 
 // A row of ForwardLaunchers, by the types that the op takes.
 #define TAPIR_ROW_Float(name) {nullptr, nullptr, launch_row<name##_forward, float>, launch_row<name##_forward, double>},
-#define TAPIR_ROW_Number(name)                                                                             \
-    {launch_row<name##_forward, i32>, launch_row<name##_forward, i64>, launch_row<name##_forward, float>,  \
-     launch_row<name##_forward, double>},
+#define TAPIR_ROW_Number(name) \
+    {launch_row<name##_forward, i32>, launch_row<name##_forward, i64>, launch_row<name##_forward, float>, launch_row<name##_forward, double>},
 #define TAPIR_ROW_Integral(name) {launch_row<name##_forward, i32>, launch_row<name##_forward, i64>, nullptr, nullptr},
 #define TAPIR_NONE {},

@@ -30,17 +30,16 @@ __device__ __forceinline__ K saved(const K (&in)[N]) {
 }  // namespace tapir::gpu
 
 #define ZeroGrad K(0)
-#define TAPIR_GRADIENT(function, saves, count, a, p0, p1, expression)                                           \
-    struct function {                                                                                           \
-        static constexpr int operands = 1 + count_of(saves), params = count;                                    \
-        static constexpr bool to_bool = false;                                                                  \
-        template <class K>                                                                                      \
-        __device__ __forceinline__ static K apply(const K (&in)[operands], [[maybe_unused]] K p0,               \
-                                                  [[maybe_unused]] K p1) {                                      \
-            [[maybe_unused]] const Flow<K> g{in[0], in[0]};                                                     \
-            [[maybe_unused]] const K a = saved<K, saves, SaveA>(in), b = saved<K, saves, SaveB>(in),            \
-                                     c = saved<K, saves, SaveC>(in), y = saved<K, saves, SaveY>(in);            \
-            return expression;                                                                                  \
-        }                                                                                                       \
+#define TAPIR_GRADIENT(function, saves, count, a, p0, p1, expression)                                                                \
+    struct function {                                                                                                                \
+        static constexpr int operands = 1 + count_of(saves), params = count;                                                         \
+        static constexpr bool to_bool = false;                                                                                       \
+        template <class K>                                                                                                           \
+        __device__ __forceinline__ static K apply(const K (&in)[operands], [[maybe_unused]] K p0, [[maybe_unused]] K p1) {           \
+            [[maybe_unused]] const Flow<K> g{in[0], in[0]};                                                                          \
+            [[maybe_unused]] const K a = saved<K, saves, SaveA>(in), b = saved<K, saves, SaveB>(in), c = saved<K, saves, SaveC>(in), \
+                                     y = saved<K, saves, SaveY>(in);                                                                 \
+            return expression;                                                                                                       \
+        }                                                                                                                            \
     };
 #define TAPIR_PAIR(function) {launch_row<function, float>, launch_row<function, double>}

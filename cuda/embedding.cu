@@ -6,8 +6,7 @@ namespace {
 
 // V elements at once; positions and columns are counted in these.
 template <int V>
-__global__ void __launch_bounds__(kThreads)
-    one_hot_kernel(i64 n, const i64* index, i64 classes, RowSplit rows, i64* out, FaultSlot* fault) {
+__global__ void __launch_bounds__(kThreads) one_hot_kernel(i64 n, const i64* index, i64 classes, RowSplit rows, i64* out, FaultSlot* fault) {
     for (int e = 0; e < kPerThread; ++e) {
         const i64 i = blockIdx.x * kPerBlock + e * kThreads + threadIdx.x;
         if (i >= n) return;
@@ -26,8 +25,8 @@ void launch_one_hot(const kernels::IndexSource& index, i64 count, i64 classes, i
     const i64 width = classes / V, n = count * width;
     static constexpr char text[] = "class {0} is out of range for {3} classes";
     const OpenFault fault = index.is_checked ? OpenFault() : OpenFault(index.dim, index.shape, text);
-    launch(one_hot_kernel<V>, blocks_for(n, kPerBlock), kThreads, n, static_cast<const i64*>(index.data), classes,
-           RowSplit(width, n), out, fault.slot());
+    launch(one_hot_kernel<V>, blocks_for(n, kPerBlock), kThreads, n, static_cast<const i64*>(index.data), classes, RowSplit(width, n), out,
+           fault.slot());
 }
 
 }  // namespace

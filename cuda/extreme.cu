@@ -40,8 +40,7 @@ struct ExtremeOp {
     // equal, the positions decide, and those in flight all lie on one side of thread.index.
     template <int P, int V>
     __device__ __forceinline__ void add(Thread& thread, const Pack<T, V> (&packs)[P], const i64 (&positions)[P]) const {
-        const C largest = fold_packs<C>(
-            packs, [this](T x) { return flipped(convert<C>(x)); }, Max());
+        const C largest = fold_packs<C>(packs, [this](T x) { return flipped(convert<C>(x)); }, Max());
         if (!comes_before(largest, positions[0], thread)) return;
         thread.value = largest;
         for (int p = P - 1; p >= 0; --p) {
@@ -67,8 +66,7 @@ struct ExtremeOp {
 
 // I: unsigned, holds the number of elements.
 template <class T, class I>
-__global__ void __launch_bounds__(kThreads)
-    put_picked_kernel(I count, I picked, I inner, i64 size, const i64* indices, const T* from, T* to) {
+__global__ void __launch_bounds__(kThreads) put_picked_kernel(I count, I picked, I inner, i64 size, const i64* indices, const T* from, T* to) {
     const I i = static_cast<I>(global_index());
     if (i >= count) return;
     const auto outer = static_cast<i64>(i / (picked * inner)), column = static_cast<i64>(i % inner);
@@ -77,17 +75,15 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T, class I>
 void launch_put_picked(const kernels::PickedArgs& args) {
-    launch(put_picked_kernel<T, I>, blocks_for(args.count, kThreads), kThreads, static_cast<I>(args.count),
-           static_cast<I>(args.picked), static_cast<I>(args.inner), args.size, args.indices,
-           static_cast<const T*>(args.from), static_cast<T*>(args.to));
+    launch(put_picked_kernel<T, I>, blocks_for(args.count, kThreads), kThreads, static_cast<I>(args.count), static_cast<I>(args.picked),
+           static_cast<I>(args.inner), args.size, args.indices, static_cast<const T*>(args.from), static_cast<T*>(args.to));
 }
 
 }  // namespace
 
 void extreme(const ReduceArgs& args, i64* indices, i64 outputs) {
     with_dtype(args.dtype, [&]<class T>() {
-        reduce_by(ExtremeOp<T>{static_cast<T*>(args.out), indices, args.reduction == kernels::Reduction::min}, args,
-                  outputs);
+        reduce_by(ExtremeOp<T>{static_cast<T*>(args.out), indices, args.reduction == kernels::Reduction::min}, args, outputs);
     });
 }
 

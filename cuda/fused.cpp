@@ -20,9 +20,8 @@ namespace tapir::gpu {
 // --- The headers, as the library carries them ------------------------------------------------------------------------------
 
 #ifdef TAPIR_HAVE_NVRTC
-#define TAPIR_HEADER(name, file)                                                                                     \
-    asm(".pushsection .rodata\n.hidden " #name "\n.globl " #name "\n" #name ":\n.incbin \"" TAPIR_SOURCE_DIR "/" file \
-        "\"\n.byte 0\n.popsection\n");                                                                               \
+#define TAPIR_HEADER(name, file)                                                                                                                     \
+    asm(".pushsection .rodata\n.hidden " #name "\n.globl " #name "\n" #name ":\n.incbin \"" TAPIR_SOURCE_DIR "/" file "\"\n.byte 0\n.popsection\n"); \
     extern "C" [[gnu::visibility("hidden")]] const char name[];
 TAPIR_HEADER(tapir_header_fused, "cuda/fused.cuh")
 TAPIR_HEADER(tapir_header_positions, "cuda/positions.cuh")
@@ -132,7 +131,7 @@ bool fits_a_launch(const FusedArgs& args) {
     int numbers = args.inputs - arrays_of(args);
     for (int s = 0; s < args.step_count; ++s) numbers += rows[static_cast<int>(args.steps[s].op)].params;
     return arrays_of(args) > 0 && arrays_of(args) <= FusedLaunch::kMostInputs && args.outputs <= FusedLaunch::kMostOutputs &&
-           numbers <= FusedLaunch::kMostNumbers;
+        numbers <= FusedLaunch::kMostNumbers;
 }
 
 }  // namespace
@@ -143,9 +142,11 @@ std::string fused_source(const FusedArgs& args) {
     std::string text = "#include \"tapir/cuda/fused.cuh\"\nnamespace tapir::gpu {\nstruct Body {\n";
     const auto add = [&](const char* form, const auto&... values) { fmt::format_to(std::back_inserter(text), fmt::runtime(form), values...); };
     add("    static constexpr int inputs = {}, outputs = {};\n    template <class K>\n", arrays, args.outputs);
-    text += "    __device__ __forceinline__ static void apply(const K (&in)[inputs], [[maybe_unused]] const FusedLaunch& args, K (&out)[outputs]) {\n";
+    text +=
+        "    __device__ __forceinline__ static void apply(const K (&in)[inputs], [[maybe_unused]] const FusedLaunch& args, K (&out)[outputs]) {\n";
     for (int k = 0; k < args.inputs; ++k) {
-        k < arrays ? add("        [[maybe_unused]] const K v{} = in[{}];\n", k, k) : add("        [[maybe_unused]] const K v{} = number<K>(args, {});\n", k, k - arrays);
+        k < arrays ? add("        [[maybe_unused]] const K v{} = in[{}];\n", k, k)
+                   : add("        [[maybe_unused]] const K v{} = number<K>(args, {});\n", k, k - arrays);
     }
     std::vector<int> value(static_cast<std::size_t>(args.registers));  // that a register holds now
     for (int k = 0; k < args.inputs; ++k) value[static_cast<std::size_t>(k)] = k;
@@ -230,8 +231,9 @@ bool set_layout(const FusedArgs& args, int arrays, FusedLaunch& launch) {
         const kernels::FusedOperand& operand = args.in[k];
         const bool is_strided = args.way[k] == Way::strided;
         is_flat = is_flat && !is_strided;
-        launch.way[k] = args.way[k] == Way::repeated                     ? FusedLaunch::Way::one
-                        : is_strided && operand.strides[inner] == 0 ? FusedLaunch::Way::repeated : FusedLaunch::Way::array;
+        launch.way[k] = args.way[k] == Way::repeated    ? FusedLaunch::Way::one
+            : is_strided && operand.strides[inner] == 0 ? FusedLaunch::Way::repeated
+                                                        : FusedLaunch::Way::array;
         if (launch.way[k] != FusedLaunch::Way::array) continue;
         launch.in_packs = launch.in_packs && is_aligned(operand.data);
         if (!is_strided) continue;

@@ -21,12 +21,12 @@ struct FusedLaunch {
     static constexpr int kMostInputs = 16, kMostOutputs = 8, kMostNumbers = 80;
     enum class Way : u32 { array, repeated, one };  // what an operand gives a pack: elements, one for all of it, one for all packs
 
-    u32 n;                           // elements
-    bool in_packs;                   // of 16 bytes; else a pack is one element
+    u32 n;          // elements
+    bool in_packs;  // of 16 bytes; else a pack is one element
     const void* in[kMostInputs];
     Way way[kMostInputs];
-    void* out[kMostOutputs];         // contiguous
-    u64 number[kMostNumbers];        // bits of the type that is computed in
+    void* out[kMostOutputs];            // contiguous
+    u64 number[kMostNumbers];           // bits of the type that is computed in
     Offsets<kMostInputs, i32> offsets;  // of the operands' packs; rank 0: all that are arrays have no gaps
 };
 
@@ -105,8 +105,7 @@ __device__ __forceinline__ void run_fused(const FusedLaunch& args) {
         TAPIR_UNROLL
         for (int k = 0; k < N; ++k) {
             if (args.way[k] == Way::one) continue;
-            const i32 place = args.offsets.rank == 0 ? static_cast<i32>(i)
-                              : args.way[k] == Way::array ? at[k] + static_cast<i32>(within) : at[k];
+            const i32 place = args.offsets.rank == 0 ? static_cast<i32>(i) : args.way[k] == Way::array ? at[k] + static_cast<i32>(within) : at[k];
             in[k] = static_cast<const K*>(args.in[k])[place];
         }
         Body::template apply<K>(in, args, out);
@@ -117,8 +116,8 @@ __device__ __forceinline__ void run_fused(const FusedLaunch& args) {
 
 }  // namespace tapir::gpu
 
-#define TAPIR_FUSED_KERNEL(K)                                                                                            \
+#define TAPIR_FUSED_KERNEL(K)                                                                                           \
     extern "C" __global__ void __launch_bounds__(tapir::gpu::kFusedThreads) tapir_fused(tapir::gpu::FusedLaunch args) { \
-        tapir::gpu::run_fused<tapir::gpu::Body, K>(args);                                                                \
+        tapir::gpu::run_fused<tapir::gpu::Body, K>(args);                                                               \
     }
 #endif

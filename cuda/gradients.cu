@@ -54,9 +54,7 @@ __device__ __forceinline__ double powers_of(const GpuGradient& gradient, i64 fir
     return sum;
 }
 
-__device__ __forceinline__ double add_up(double x, double p) {
-    return is_infinite(p) ? block_reduce(x, Max{}, 0.0) : block_reduce(x, Sum{}, 0.0);
-}
+__device__ __forceinline__ double add_up(double x, double p) { return is_infinite(p) ? block_reduce(x, Max{}, 0.0) : block_reduce(x, Sum{}, 0.0); }
 
 __global__ void __launch_bounds__(kThreads) powers_kernel(Batch batch, double p, double* of_blocks) {
     i64 first;
@@ -98,8 +96,7 @@ __device__ __forceinline__ void scale(const GpuGradient& gradient, i64 first, i6
 }
 
 // By `factor`, or where there is a norm so that it comes to be max_norm at most.
-__global__ void __launch_bounds__(kThreads)
-    scale_kernel(Batch batch, double factor, const double* norm, double max_norm, bool* not_finite) {
+__global__ void __launch_bounds__(kThreads) scale_kernel(Batch batch, double factor, const double* norm, double max_norm, bool* not_finite) {
     if (norm) {
         factor = max_norm / (*norm + 1e-6);
         if (factor >= 1) return;
@@ -154,15 +151,12 @@ void gradient_norm(const Gradients& gradients, double p, double* norm) {
 }
 
 void clip_gradients(const Gradients& gradients, const double* norm, double max_norm) {
-    in_batches(gradients, [&](const Batch& batch) {
-        launch(scale_kernel, batch.shares.blocks(), kThreads, batch, 1.0, norm, max_norm, nullptr);
-    });
+    in_batches(gradients, [&](const Batch& batch) { launch(scale_kernel, batch.shares.blocks(), kThreads, batch, 1.0, norm, max_norm, nullptr); });
 }
 
 void scale_gradients(const Gradients& gradients, double factor, bool* not_finite) {
-    in_batches(gradients, [&](const Batch& batch) {
-        launch(scale_kernel, batch.shares.blocks(), kThreads, batch, factor, nullptr, 0.0, not_finite);
-    });
+    in_batches(gradients,
+               [&](const Batch& batch) { launch(scale_kernel, batch.shares.blocks(), kThreads, batch, factor, nullptr, 0.0, not_finite); });
 }
 
 void limit_gradients(const Gradients& gradients, double bound) {

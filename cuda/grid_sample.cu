@@ -96,12 +96,8 @@ void by_places(void (*kernel)(i64, Args), const Args& args) {
 
 void grid_sample_f32(const GridSample<float>& args) { by_elements(sample_kernel<float, u32>, sample_kernel<float, u64>, args); }
 void grid_sample_f64(const GridSample<double>& args) { by_elements(sample_kernel<double, u32>, sample_kernel<double, u64>, args); }
-void grid_sample_dx_f32(const GridSample<float>& args) {
-    by_elements(input_gradient_kernel<float, u32>, input_gradient_kernel<float, u64>, args);
-}
-void grid_sample_dx_f64(const GridSample<double>& args) {
-    by_elements(input_gradient_kernel<double, u32>, input_gradient_kernel<double, u64>, args);
-}
+void grid_sample_dx_f32(const GridSample<float>& args) { by_elements(input_gradient_kernel<float, u32>, input_gradient_kernel<float, u64>, args); }
+void grid_sample_dx_f64(const GridSample<double>& args) { by_elements(input_gradient_kernel<double, u32>, input_gradient_kernel<double, u64>, args); }
 void grid_sample_dgrid_f32(const GridSample<float>& args) { by_places(grid_gradient_kernel<float>, args); }
 void grid_sample_dgrid_f64(const GridSample<double>& args) { by_places(grid_gradient_kernel<double>, args); }
 void grid_places_f32(const GridPlaces<float>& args) { by_places(places_kernel<float>, args); }

@@ -68,17 +68,14 @@ __global__ void __launch_bounds__(kThreads) claim_key_kernel(u32 n, Keys keys, u
 }
 
 template <class Keys>
-__global__ void __launch_bounds__(kThreads)
-    claim_slot_kernel(u32 n, Keys keys, u64* taken, u32* order, u32 mask, u32* slots) {
+__global__ void __launch_bounds__(kThreads) claim_slot_kernel(u32 n, Keys keys, u64* taken, u32* order, u32 mask, u32* slots) {
     const u32 i = static_cast<u32>(global_index());
     if (i >= n) return;
     const u64 key = static_cast<u64>(keys.at(i)) + 1;  // 0: a free slot
     auto slot = static_cast<u32>(key * 0x9e3779b97f4a7c15u >> 32) & mask;
     for (;; slot = (slot + 1) & mask) {
         u64 found = taken[slot];
-        if (found == 0)
-            found = atomicCAS(reinterpret_cast<unsigned long long*>(taken + slot), 0ull,
-                              static_cast<unsigned long long>(key));
+        if (found == 0) found = atomicCAS(reinterpret_cast<unsigned long long*>(taken + slot), 0ull, static_cast<unsigned long long>(key));
         if (found == 0 || found == key) break;
     }
     claim(order + slot, i);
@@ -87,14 +84,14 @@ __global__ void __launch_bounds__(kThreads)
 
 // Finds the last of equal keys among n items. Keys are not negative; below `extent` where that is not 0.
 class LastWriters {
-  public:
+ public:
     template <class Keys>
     LastWriters(const Keys& keys, i64 n, i64 extent)
         : is_direct_(n > kFewItems && extent > 0 && extent <= 8 * n),
           capacity_(n <= kFewItems || is_direct_ ? 0 : std::bit_ceil(static_cast<u64>(2 * n))),
-          table_(n <= 1           ? 0
-                 : n <= kFewItems ? static_cast<std::size_t>(n)
-                                  : table_bytes(extent)),
+          table_(n <= 1               ? 0
+                     : n <= kFewItems ? static_cast<std::size_t>(n)
+                                      : table_bytes(extent)),
           slots_(capacity_ ? static_cast<std::size_t>(n) * sizeof(u32) : 0) {
         const u32 count = static_cast<u32>(n);
         if (n <= 1) return;
@@ -112,13 +109,12 @@ class LastWriters {
         } else {
             auto* slots = slots_.as<u32>();
             last.slots = slots;
-            launch(claim_slot_kernel<Keys>, blocks_for(n, kThreads), kThreads, count, keys, taken, order,
-                   static_cast<u32>(capacity_ - 1), slots);
+            launch(claim_slot_kernel<Keys>, blocks_for(n, kThreads), kThreads, count, keys, taken, order, static_cast<u32>(capacity_ - 1), slots);
         }
     }
     Last last{};
 
-  private:
+ private:
     std::size_t table_bytes(i64 extent) const {
         return is_direct_ ? static_cast<std::size_t>(extent) * sizeof(u32) : capacity_ * (sizeof(u64) + sizeof(u32));
     }
@@ -142,8 +138,7 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(u32 n, const T* x, T* 
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    scatter_kernel(u32 n, T* x, const T* other, T number, ElementPlaces places, Last last) {
+__global__ void __launch_bounds__(kThreads) scatter_kernel(u32 n, T* x, const T* other, T number, ElementPlaces places, Last last) {
     u32 i = blockIdx.x * static_cast<u32>(kPerBlock) + threadIdx.x;
     for (int e = 0; e < kPerThread && i < n; ++e, i += kThreads) {
         i64 in_x, in_other;
@@ -315,14 +310,12 @@ __global__ void __launch_bounds__(kThreads) region_kernel(u32 n, RegionOperands<
 }
 
 __device__ __forceinline__ bool are_aligned(const void* x, const void* y, i64 bytes) {
-    const auto low_bits =
-        reinterpret_cast<std::uintptr_t>(x) | reinterpret_cast<std::uintptr_t>(y) | static_cast<std::uintptr_t>(bytes);
+    const auto low_bits = reinterpret_cast<std::uintptr_t>(x) | reinterpret_cast<std::uintptr_t>(y) | static_cast<std::uintptr_t>(bytes);
     return low_bits % 16 == 0;
 }
 
 template <Move kMove, class T>
-__device__ __forceinline__ void move_row(T* x, T* other, const RegionOperands<T>& r, const RowGroups& groups, i64 begin,
-                                         i64 end, bool is_last) {
+__device__ __forceinline__ void move_row(T* x, T* other, const RegionOperands<T>& r, const RowGroups& groups, i64 begin, i64 end, bool is_last) {
     constexpr int V = 16 / sizeof(T);
     const bool is_array = r.other && r.other_step == 1;
     if (is_array && are_aligned(x + begin, other + begin, (end - begin) * static_cast<i64>(sizeof(T)))) {
@@ -338,8 +331,7 @@ __device__ __forceinline__ void move_row(T* x, T* other, const RegionOperands<T>
 }
 
 template <Move kMove, class T>
-__global__ void __launch_bounds__(kThreads)
-    region_rows_kernel(RowGroups groups, RegionOperands<T> r, RegionPlaces places) {
+__global__ void __launch_bounds__(kThreads) region_rows_kernel(RowGroups groups, RegionOperands<T> r, RegionPlaces places) {
     for (int e = 0; e < groups.each; ++e) {
         i64 row, begin, end, at[2];
         if (!groups.item(e, row, begin, end)) return;
@@ -362,9 +354,7 @@ i64 run_of(const RegionArgs& args) {
 // Calls f with args, or with parts of them that have at most kMostPositions rows, or elements.
 template <class F>
 void in_parts(const RegionArgs& args, Order order, bool by_rows, const F& f) {
-    const auto dimension = [by_rows](const RegionArgs& part) {
-        return too_many(part, part.numel / (by_rows ? run_of(part) : 1));
-    };
+    const auto dimension = [by_rows](const RegionArgs& part) { return too_many(part, part.numel / (by_rows ? run_of(part) : 1)); };
     const auto begin_at = [](RegionArgs& part, int d, i64 first) {
         part.x = moved(part.x, first * part.strides[d] * part.size);
         part.other = moved(part.other, first * (part.numel / part.sizes[d]) * part.other_step * part.size);
@@ -383,8 +373,7 @@ void launch_region(const RegionArgs& args, const Last& last) {
     const OpenFault fault = fault_of(args.positions);
     const RegionPlaces places = places_of(args, run > 1 ? args.rank - 1 : args.rank, fault);
     if (run == 1) {
-        return launch(region_kernel<kMove, T>, blocks_for(args.numel, kPerBlock), kThreads,
-                      static_cast<u32>(args.numel), r, places);
+        return launch(region_kernel<kMove, T>, blocks_for(args.numel, kPerBlock), kThreads, static_cast<u32>(args.numel), r, places);
     }
     const bool aligned = is_aligned(args.x, 16) && is_aligned(args.other, 16) && run * args.size % 16 == 0;
     const RowGroups groups(args.numel / run, run, sizeof(T), aligned);
@@ -456,8 +445,8 @@ void gather(const ElementArgs& args) {
     in_parts(args, Order::forwards, [](const ElementArgs& part) {
         const OpenFault fault = fault_of(part.index);
         with_size(part.size, [&]<class T>() {
-            launch(gather_kernel<T>, blocks_for(part.numel, kPerBlock), kThreads, static_cast<u32>(part.numel),
-                   static_cast<const T*>(part.x), static_cast<T*>(part.other), places_of(part, fault));
+            launch(gather_kernel<T>, blocks_for(part.numel, kPerBlock), kThreads, static_cast<u32>(part.numel), static_cast<const T*>(part.x),
+                   static_cast<T*>(part.other), places_of(part, fault));
         });
     });
 }
@@ -468,9 +457,8 @@ void scatter(const ElementArgs& args) {
         const ElementPlaces places = places_of(part, fault);
         const LastWriters writers(ElementKeys{places}, part.numel, part.extent);
         with_size(part.size, [&]<class T>() {
-            launch(scatter_kernel<T>, blocks_for(part.numel, kPerBlock), kThreads, static_cast<u32>(part.numel),
-                   static_cast<T*>(part.x), static_cast<const T*>(part.other), static_cast<T>(part.number), places,
-                   writers.last);
+            launch(scatter_kernel<T>, blocks_for(part.numel, kPerBlock), kThreads, static_cast<u32>(part.numel), static_cast<T*>(part.x),
+                   static_cast<const T*>(part.other), static_cast<T>(part.number), places, writers.last);
         });
     });
 }
@@ -481,8 +469,8 @@ void take(const ElementArgs& args) {
         const ElementPlaces places = places_of(part, fault);
         const LastWriters writers(ElementKeys{places}, part.numel, part.extent);
         with_size(part.size, [&]<class T>() {
-            launch(take_kernel<T>, blocks_for(part.numel, kPerBlock), kThreads, static_cast<u32>(part.numel),
-                   static_cast<T*>(part.x), static_cast<T*>(part.other), places, writers.last);
+            launch(take_kernel<T>, blocks_for(part.numel, kPerBlock), kThreads, static_cast<u32>(part.numel), static_cast<T*>(part.x),
+                   static_cast<T*>(part.other), places, writers.last);
         });
     });
 }
@@ -492,8 +480,8 @@ void scatter_add(const ElementArgs& args, DType dtype) {
         if (is_floating(dtype) && is_deterministic()) return scatter_add_in_order(part, dtype);
         const OpenFault fault = fault_of(part.index);
         with_added(dtype, [&]<class T>() {
-            launch(scatter_add_kernel<T>, blocks_for(part.numel, kPerBlock), kThreads, static_cast<u32>(part.numel),
-                   static_cast<T*>(part.x), static_cast<const T*>(part.other), places_of(part, fault));
+            launch(scatter_add_kernel<T>, blocks_for(part.numel, kPerBlock), kThreads, static_cast<u32>(part.numel), static_cast<T*>(part.x),
+                   static_cast<const T*>(part.other), places_of(part, fault));
         });
     });
 }
@@ -514,9 +502,8 @@ void scatter_combine(const ElementArgs& args, kernels::Combine how, DType dtype)
 }
 
 void read_region(const RegionArgs& args) {
-    in_parts(args, Order::forwards, /*by_rows=*/true, [](const RegionArgs& part) {
-        with_size(part.size, [&]<class T>() { launch_region<Move::read, T>(part, {}); });
-    });
+    in_parts(args, Order::forwards, /*by_rows=*/true,
+             [](const RegionArgs& part) { with_size(part.size, [&]<class T>() { launch_region<Move::read, T>(part, {}); }); });
 }
 
 void write_region(const RegionArgs& args) { write_or_take<Move::write>(args); }
@@ -525,13 +512,10 @@ void take_region(const RegionArgs& args) { write_or_take<Move::take>(args); }
 void add_region(const RegionArgs& args, DType dtype) {
     const bool apart = args.distinct || args.count == 1;
     if (!apart && is_floating(dtype) && is_deterministic()) {
-        return in_parts(args, Order::forwards, /*by_rows=*/false,
-                        [dtype](const RegionArgs& part) { add_region_in_order(part, dtype); });
+        return in_parts(args, Order::forwards, /*by_rows=*/false, [dtype](const RegionArgs& part) { add_region_in_order(part, dtype); });
     }
     in_parts(args, Order::forwards, /*by_rows=*/true, [=](const RegionArgs& part) {
-        with_added(dtype, [&]<class T>() {
-            apart ? launch_region<Move::add_apart, T>(part, {}) : launch_region<Move::add, T>(part, {});
-        });
+        with_added(dtype, [&]<class T>() { apart ? launch_region<Move::add_apart, T>(part, {}) : launch_region<Move::add, T>(part, {}); });
     });
 }
 

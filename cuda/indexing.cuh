@@ -30,9 +30,7 @@ struct Indices {
 };
 
 /// Where those are reported; to be kept until the last kernel is launched that reads them.
-inline OpenFault fault_of(const kernels::IndexSource& source) {
-    return source.is_checked ? OpenFault() : OpenFault(source.dim, source.shape);
-}
+inline OpenFault fault_of(const kernels::IndexSource& source) { return source.is_checked ? OpenFault() : OpenFault(source.dim, source.shape); }
 inline Indices indices_of(const kernels::IndexSource& source, const OpenFault& fault) {
     const i64 size = source.is_checked ? 0 : source.shape[source.dim];
     return {source.data, source.dtype == DType::int32, source.checked, size, source.from_end, fault.slot()};
@@ -227,8 +225,7 @@ __device__ __forceinline__ void atomic_add(Pack<Half, 8>* to, const Pack<Half, 8
 }
 __device__ __forceinline__ void atomic_add(Pack<BFloat16, 8>* to, const Pack<BFloat16, 8>& x) {
     for (int v = 0; v < 8; v += 2) {
-        const __nv_bfloat162 pair =
-            __halves2bfloat162(__ushort_as_bfloat16(x.value[v].bits), __ushort_as_bfloat16(x.value[v + 1].bits));
+        const __nv_bfloat162 pair = __halves2bfloat162(__ushort_as_bfloat16(x.value[v].bits), __ushort_as_bfloat16(x.value[v + 1].bits));
         atomicAdd(reinterpret_cast<__nv_bfloat162*>(to->value + v), pair);
     }
 }
@@ -238,12 +235,9 @@ __device__ __forceinline__ void atomic_add(Pack<BFloat16, 8>* to, const Pack<BFl
 template <class F>
 void with_added(DType dtype, F&& f) {
     switch (dtype) {
-        case DType::int32:
-            return f.template operator()<i32>();
-        case DType::int64:
-            return f.template operator()<i64>();
-        default:
-            return with_floating(dtype, f);
+        case DType::int32: return f.template operator()<i32>();
+        case DType::int64: return f.template operator()<i64>();
+        default: return with_floating(dtype, f);
     }
 }
 

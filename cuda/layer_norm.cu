@@ -155,8 +155,7 @@ __device__ __forceinline__ void set_row(HeldLine<Op, V, K>& line, i64 row, int w
 
 /// A warp a row.
 template <class Op, int V, int K>
-__global__ void __launch_bounds__(kLaneThreads)
-    gradients_by_warp(Op op, i64 rows, int width, ColumnSums<typename Op::C> sums) {
+__global__ void __launch_bounds__(kLaneThreads) gradients_by_warp(Op op, i64 rows, int width, ColumnSums<typename Op::C> sums) {
     using C = typename Op::C;
     constexpr int most = 32 * V * K, warps = kLaneThreads / 32;
     __shared__ C total[most];
@@ -169,7 +168,7 @@ __global__ void __launch_bounds__(kLaneThreads)
         gradients.take_row(op, line, LaneTeam{32});
     }
     set_row(line, 0, width, 32, lane);
-    const auto add_up = [&](const C (&own)[K][V], C* out) {
+    const auto add_up = [&](const C(&own)[K][V], C* out) {
         if (!out) return;
         for (int turn = 0; turn < warps; ++turn) {
             __syncthreads();
@@ -194,8 +193,7 @@ __global__ void __launch_bounds__(kLaneThreads)
 
 /// A block a row.
 template <class Op, int V, int K>
-__global__ void __launch_bounds__(kBlockThreads)
-    gradients_by_block(Op op, i64 rows, int width, ColumnSums<typename Op::C> sums) {
+__global__ void __launch_bounds__(kBlockThreads) gradients_by_block(Op op, i64 rows, int width, ColumnSums<typename Op::C> sums) {
     HeldLine<Op, V, K> line;
     RowGradients<Op, V, K> gradients;
     const int lanes = static_cast<int>(blockDim.x), lane = static_cast<int>(threadIdx.x);
@@ -223,9 +221,8 @@ __global__ void __launch_bounds__(kBlockThreads)
 /// The gradients of weight and bias alone: block (x, y) sums up a stripe of rows. blockDim.x threads lie side by side, of V
 /// columns each.
 template <class T, int V>
-__global__ void __launch_bounds__(kThreads)
-    column_gradients(const T* x, const T* g, const Computed<T>* mean, const Computed<T>* rstd, i64 rows, i64 stripe,
-                     i64 width, ColumnSums<Computed<T>> sums) {
+__global__ void __launch_bounds__(kThreads) column_gradients(const T* x, const T* g, const Computed<T>* mean, const Computed<T>* rstd, i64 rows,
+                                                             i64 stripe, i64 width, ColumnSums<Computed<T>> sums) {
     using C = Computed<T>;
     constexpr int at_once = 4;
     __shared__ C total[kThreads][V];
@@ -254,7 +251,7 @@ __global__ void __launch_bounds__(kThreads)
         }
     }
     const unsigned own = threadIdx.y * blockDim.x + threadIdx.x;
-    const auto add_up = [&](const C (&mine)[V], C* out) {
+    const auto add_up = [&](const C(&mine)[V], C* out) {
         if (!out) return;
         for (int v = 0; v < V; ++v) total[own][v] = mine[v];
         __syncthreads();
@@ -274,8 +271,7 @@ __global__ void __launch_bounds__(kThreads)
 /// out[c] = the sum of the parts' column c: the weight's in blockIdx.y 0, the bias's in 1. Blocks of 32 columns, 32
 /// threads for each.
 template <class T>
-__global__ void __launch_bounds__(1024)
-    add_parts(ColumnSums<Computed<T>> sums, int parts, i64 width, T* grad_weight, T* grad_bias) {
+__global__ void __launch_bounds__(1024) add_parts(ColumnSums<Computed<T>> sums, int parts, i64 width, T* grad_weight, T* grad_bias) {
     using C = Computed<T>;
     __shared__ C total[32][32];
     const C* from = blockIdx.y == 0 ? sums.weight : sums.bias;
@@ -331,8 +327,8 @@ void sum_of_parts(const LayerNormBackwardArgs& args, int parts, const Fill& fill
     auto* first = scratch.as<C>();
     const ColumnSums<C> sums{args.grad_weight ? first : nullptr, args.grad_bias ? first + numbers : nullptr};
     fill(sums);
-    launch(add_parts<T>, dim3(blocks_for(args.width, 32), 2), dim3(32, 32), sums, parts, args.width,
-           static_cast<T*>(args.grad_weight), static_cast<T*>(args.grad_bias));
+    launch(add_parts<T>, dim3(blocks_for(args.width, 32), 2), dim3(32, 32), sums, parts, args.width, static_cast<T*>(args.grad_weight),
+           static_cast<T*>(args.grad_bias));
 }
 
 template <class T, int V>
@@ -368,8 +364,7 @@ void run_all_gradients(const Op& op, const LayerNormBackwardArgs& args) {
     }
     const auto parts = static_cast<unsigned>(std::min((args.rows + 15) / 16, resident));
     sum_of_parts<typename Op::T>(args, static_cast<int>(parts), [&](const ColumnSums<C>& sums) {
-        const auto kernel =
-            width <= 32 * V * middle ? gradients_by_warp<Op, V, middle> : gradients_by_warp<Op, V, by_lane / V>;
+        const auto kernel = width <= 32 * V * middle ? gradients_by_warp<Op, V, middle> : gradients_by_warp<Op, V, by_lane / V>;
         launch(kernel, parts, kLaneThreads, op, args.rows, width, sums);
     });
 }
@@ -380,8 +375,7 @@ void run_backward(const LayerNormBackwardArgs& args) {
     const auto op = gradient_op<LayerNormGradient<T, 0>>(args);
     const bool in_packs = args.width % V == 0 && op.has_alignment(16), sums = args.grad_weight || args.grad_bias;
     if (args.grad_x && sums && args.width > 64 && args.width <= most) {
-        return in_packs ? run_all_gradients<LayerNormGradient<T, 0>, V>(op, args)
-                        : run_all_gradients<LayerNormGradient<T, 0>, 1>(op, args);
+        return in_packs ? run_all_gradients<LayerNormGradient<T, 0>, V>(op, args) : run_all_gradients<LayerNormGradient<T, 0>, 1>(op, args);
     }
     if (args.grad_x) run_lines<false>(gradient_op<LayerNormGradient<T>>(args), args.rows, args.width, 1);
     if (sums) in_packs ? run_column_gradients<T, V>(args) : run_column_gradients<T, 1>(args);

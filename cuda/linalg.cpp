@@ -94,35 +94,31 @@ struct Batch {
     int64_t count, step;  // step: elements of a matrix
     int rows, columns;
     explicit Batch(const MatrixBatch& b)
-        : data(static_cast<T*>(b.data)),
-          count(b.count),
-          step(b.rows * b.columns),
-          rows(as_int(b.rows)),
-          columns(as_int(b.columns)) {}
+        : data(static_cast<T*>(b.data)), count(b.count), step(b.rows * b.columns), rows(as_int(b.rows)), columns(as_int(b.columns)) {}
     T* matrix(int64_t k) const { return data + k * step; }
 };
 
 // The addresses of so many matrices of a batch from `first` on.
 template <class T>
 class Addresses {
-  public:
+ public:
     Addresses(const Batch<T>& b, int64_t first, int64_t count) : list_(static_cast<std::size_t>(count) * sizeof(T*)) {
         list_addresses(list_.as<void*>(), b.matrix(first), b.step * static_cast<int64_t>(sizeof(T)), count);
     }
     T** get() const { return list_.as<T*>(); }
 
-  private:
+ private:
     Scratch list_;
 };
 
 template <class T>
 class Workspace {
-  public:
+ public:
     explicit Workspace(int elements) : size_(elements), room_(static_cast<std::size_t>(std::max(elements, 1)) * sizeof(T)) {}
     T* get() const { return room_.as<T>(); }
     int size() const { return size_; }
 
-  private:
+ private:
     int size_;
     Scratch room_;
 };
@@ -152,8 +148,7 @@ void factor_lu(const MatrixBatch& batch, int* pivots, int* info) {
         if (a.count > 1 && a.rows <= kMostInBatch) {
             return at_once(a.count, [&](int64_t first, int count) {
                 const Addresses<T> matrices(a, first, count);
-                check(TAPIR_CALL(cublas, getrfBatched)(own.blas, a.rows, matrices.get(), a.rows, pivots + first * a.rows,
-                                                       info + first, count),
+                check(TAPIR_CALL(cublas, getrfBatched)(own.blas, a.rows, matrices.get(), a.rows, pivots + first * a.rows, info + first, count),
                       "getrfBatched");
             });
         }
@@ -161,9 +156,7 @@ void factor_lu(const MatrixBatch& batch, int* pivots, int* info) {
         check(TAPIR_CALL(cusolverDn, getrf_bufferSize)(own.solver, a.rows, a.rows, a.data, a.rows, &wanted), "getrf_bufferSize");
         const Workspace<T> work(wanted);
         for (int64_t k = 0; k < a.count; ++k) {
-            check(TAPIR_CALL(cusolverDn, getrf)(own.solver, a.rows, a.rows, a.matrix(k), a.rows, work.get(), pivots + k * a.rows,
-                                                info + k),
-                  "getrf");
+            check(TAPIR_CALL(cusolverDn, getrf)(own.solver, a.rows, a.rows, a.matrix(k), a.rows, work.get(), pivots + k * a.rows, info + k), "getrf");
         }
     });
 }
@@ -176,15 +169,15 @@ void solve_lu(const MatrixBatch& factors, const int* pivots, const MatrixBatch& 
             return at_once(lu.count, [&](int64_t first, int count) {
                 const Addresses<T> matrices(lu, first, count), sides(b, first, count);
                 int wrong = 0;  // an argument, in host memory
-                check(TAPIR_CALL(cublas, getrsBatched)(own.blas, CUBLAS_OP_N, lu.rows, b.columns, matrices.get(), lu.rows,
-                                                       pivots + first * lu.rows, sides.get(), b.rows, &wrong, count),
+                check(TAPIR_CALL(cublas, getrsBatched)(own.blas, CUBLAS_OP_N, lu.rows, b.columns, matrices.get(), lu.rows, pivots + first * lu.rows,
+                                                       sides.get(), b.rows, &wrong, count),
                       "getrsBatched");
             });
         }
         const Scratch info(sizeof(int));  // says of arguments alone
         for (int64_t k = 0; k < lu.count; ++k) {
-            check(TAPIR_CALL(cusolverDn, getrs)(own.solver, CUBLAS_OP_N, lu.rows, b.columns, lu.matrix(k), lu.rows,
-                                                pivots + k * lu.rows, b.matrix(k), b.rows, info.as<int>()),
+            check(TAPIR_CALL(cusolverDn, getrs)(own.solver, CUBLAS_OP_N, lu.rows, b.columns, lu.matrix(k), lu.rows, pivots + k * lu.rows, b.matrix(k),
+                                                b.rows, info.as<int>()),
                   "getrs");
         }
     });
@@ -200,14 +193,14 @@ void solve_triangular(const MatrixBatch& triangles, const MatrixBatch& right, bo
         if (a.count > 1 && a.rows <= kMostInBatch) {
             return at_once(a.count, [&](int64_t first, int count) {
                 const Addresses<T> matrices(a, first, count), sides(b, first, count);
-                check(TAPIR_CALL(cublas, trsmBatched)(own.blas, CUBLAS_SIDE_LEFT, side, CUBLAS_OP_N, diagonal, b.rows, b.columns,
-                                                      &one, matrices.get(), a.rows, sides.get(), b.rows, count),
+                check(TAPIR_CALL(cublas, trsmBatched)(own.blas, CUBLAS_SIDE_LEFT, side, CUBLAS_OP_N, diagonal, b.rows, b.columns, &one,
+                                                      matrices.get(), a.rows, sides.get(), b.rows, count),
                       "trsmBatched");
             });
         }
         for (int64_t k = 0; k < a.count; ++k) {
-            check(TAPIR_CALL(cublas, trsm)(own.blas, CUBLAS_SIDE_LEFT, side, CUBLAS_OP_N, diagonal, b.rows, b.columns, &one,
-                                           a.matrix(k), a.rows, b.matrix(k), b.rows),
+            check(TAPIR_CALL(cublas, trsm)(own.blas, CUBLAS_SIDE_LEFT, side, CUBLAS_OP_N, diagonal, b.rows, b.columns, &one, a.matrix(k), a.rows,
+                                           b.matrix(k), b.rows),
                   "trsm");
         }
     });
@@ -222,18 +215,14 @@ void factor_cholesky(const MatrixBatch& batch, int* info) {
         if (a.count > 1) {
             return at_once(a.count, [&](int64_t first, int count) {
                 const Addresses<T> matrices(a, first, count);
-                check(TAPIR_CALL(cusolverDn, potrfBatched)(own.solver, CUBLAS_FILL_MODE_LOWER, a.rows, matrices.get(), a.rows,
-                                                           info + first, count),
+                check(TAPIR_CALL(cusolverDn, potrfBatched)(own.solver, CUBLAS_FILL_MODE_LOWER, a.rows, matrices.get(), a.rows, info + first, count),
                       "potrfBatched");
             });
         }
         int wanted = 0;
-        check(TAPIR_CALL(cusolverDn, potrf_bufferSize)(own.solver, CUBLAS_FILL_MODE_LOWER, a.rows, a.data, a.rows, &wanted),
-              "potrf_bufferSize");
+        check(TAPIR_CALL(cusolverDn, potrf_bufferSize)(own.solver, CUBLAS_FILL_MODE_LOWER, a.rows, a.data, a.rows, &wanted), "potrf_bufferSize");
         const Workspace<T> work(wanted);
-        check(TAPIR_CALL(cusolverDn, potrf)(own.solver, CUBLAS_FILL_MODE_LOWER, a.rows, a.data, a.rows, work.get(), work.size(),
-                                            info),
-              "potrf");
+        check(TAPIR_CALL(cusolverDn, potrf)(own.solver, CUBLAS_FILL_MODE_LOWER, a.rows, a.data, a.rows, work.get(), work.size(), info), "potrf");
     });
 }
 
@@ -247,8 +236,7 @@ void factor_qr(const MatrixBatch& batch, void* tau) {
         const Scratch info(sizeof(int));  // says of arguments alone
         for (int64_t k = 0; k < a.count; ++k) {
             check(TAPIR_CALL(cusolverDn, geqrf)(own.solver, a.rows, a.columns, a.matrix(k), a.rows,
-                                                static_cast<T*>(tau) + k * std::min(a.rows, a.columns), work.get(), work.size(),
-                                                info.as<int>()),
+                                                static_cast<T*>(tau) + k * std::min(a.rows, a.columns), work.get(), work.size(), info.as<int>()),
                   "geqrf");
         }
     });
@@ -261,13 +249,12 @@ void form_q(const MatrixBatch& batch, int64_t reflectors, const void* tau) {
         const auto* factors = static_cast<const T*>(tau);
         const int count = as_int(reflectors);
         int wanted = 0;
-        check(TAPIR_CALL(cusolverDn, orgqr_bufferSize)(own.solver, q.rows, q.columns, count, q.data, q.rows, factors, &wanted),
-              "orgqr_bufferSize");
+        check(TAPIR_CALL(cusolverDn, orgqr_bufferSize)(own.solver, q.rows, q.columns, count, q.data, q.rows, factors, &wanted), "orgqr_bufferSize");
         const Workspace<T> work(wanted);
         const Scratch info(sizeof(int));
         for (int64_t k = 0; k < q.count; ++k) {
-            check(TAPIR_CALL(cusolverDn, orgqr)(own.solver, q.rows, q.columns, count, q.matrix(k), q.rows, factors + k * reflectors,
-                                                work.get(), work.size(), info.as<int>()),
+            check(TAPIR_CALL(cusolverDn, orgqr)(own.solver, q.rows, q.columns, count, q.matrix(k), q.rows, factors + k * reflectors, work.get(),
+                                                work.size(), info.as<int>()),
                   "orgqr");
         }
     });
@@ -283,22 +270,20 @@ void eigen(const MatrixBatch& batch, void* values, bool vectors, int* info) {
         int wanted = 0;
         if (goes_by_jacobi(batch)) {
             return at_once(a.count, [&](int64_t first, int count) {
-                check(TAPIR_CALL(cusolverDn, syevjBatched_bufferSize)(own.solver, mode, lower, a.rows, a.matrix(first), a.rows,
-                                                                      w + first * a.rows, &wanted, own.eigen_options, count),
+                check(TAPIR_CALL(cusolverDn, syevjBatched_bufferSize)(own.solver, mode, lower, a.rows, a.matrix(first), a.rows, w + first * a.rows,
+                                                                      &wanted, own.eigen_options, count),
                       "syevjBatched_bufferSize");
                 const Workspace<T> work(wanted);
-                check(TAPIR_CALL(cusolverDn, syevjBatched)(own.solver, mode, lower, a.rows, a.matrix(first), a.rows,
-                                                           w + first * a.rows, work.get(), work.size(), info + first,
-                                                           own.eigen_options, count),
+                check(TAPIR_CALL(cusolverDn, syevjBatched)(own.solver, mode, lower, a.rows, a.matrix(first), a.rows, w + first * a.rows, work.get(),
+                                                           work.size(), info + first, own.eigen_options, count),
                       "syevjBatched");
             });
         }
-        check(TAPIR_CALL(cusolverDn, syevd_bufferSize)(own.solver, mode, lower, a.rows, a.data, a.rows, w, &wanted),
-              "syevd_bufferSize");
+        check(TAPIR_CALL(cusolverDn, syevd_bufferSize)(own.solver, mode, lower, a.rows, a.data, a.rows, w, &wanted), "syevd_bufferSize");
         const Workspace<T> work(wanted);
         for (int64_t k = 0; k < a.count; ++k) {
-            check(TAPIR_CALL(cusolverDn, syevd)(own.solver, mode, lower, a.rows, a.matrix(k), a.rows, w + k * a.rows, work.get(),
-                                                work.size(), info + k),
+            check(TAPIR_CALL(cusolverDn, syevd)(own.solver, mode, lower, a.rows, a.matrix(k), a.rows, w + k * a.rows, work.get(), work.size(),
+                                                info + k),
                   "syevd");
         }
     });
@@ -313,34 +298,30 @@ void singular_values(const MatrixBatch& batch, void* left, void* values, void* r
         const Handles& own = handles();
         const cusolverEigMode_t mode = left ? CUSOLVER_EIG_MODE_VECTOR : CUSOLVER_EIG_MODE_NOVECTOR;
         const int least = std::min(a.rows, a.columns);
-        const int64_t u_step = int64_t{a.rows} * (whole ? a.rows : least),
-                      v_step = int64_t{a.columns} * (whole ? a.columns : least);
+        const int64_t u_step = int64_t{a.rows} * (whole ? a.rows : least), v_step = int64_t{a.columns} * (whole ? a.columns : least);
         auto *s = static_cast<T*>(values), *u = static_cast<T*>(left), *v = static_cast<T*>(right);
         const auto at = [](T* first, int64_t step, int64_t k) { return first ? first + k * step : nullptr; };
         int wanted = 0;
         if (goes_by_jacobi(batch)) {
             return at_once(a.count, [&](int64_t first, int count) {
                 T *u_first = at(u, u_step, first), *v_first = at(v, v_step, first), *s_first = s + first * least;
-                check(TAPIR_CALL(cusolverDn, gesvdjBatched_bufferSize)(own.solver, mode, a.rows, a.columns, a.matrix(first), a.rows,
-                                                                       s_first, u_first, a.rows, v_first, a.columns, &wanted,
-                                                                       own.svd_options, count),
+                check(TAPIR_CALL(cusolverDn, gesvdjBatched_bufferSize)(own.solver, mode, a.rows, a.columns, a.matrix(first), a.rows, s_first, u_first,
+                                                                       a.rows, v_first, a.columns, &wanted, own.svd_options, count),
                       "gesvdjBatched_bufferSize");
                 const Workspace<T> work(wanted);
-                check(TAPIR_CALL(cusolverDn, gesvdjBatched)(own.solver, mode, a.rows, a.columns, a.matrix(first), a.rows, s_first,
-                                                            u_first, a.rows, v_first, a.columns, work.get(), work.size(),
-                                                            info + first, own.svd_options, count),
+                check(TAPIR_CALL(cusolverDn, gesvdjBatched)(own.solver, mode, a.rows, a.columns, a.matrix(first), a.rows, s_first, u_first, a.rows,
+                                                            v_first, a.columns, work.get(), work.size(), info + first, own.svd_options, count),
                       "gesvdjBatched");
             });
         }
         const int economy = whole ? 0 : 1;
-        check(TAPIR_CALL(cusolverDn, gesvdj_bufferSize)(own.solver, mode, economy, a.rows, a.columns, a.data, a.rows, s, u, a.rows,
-                                                        v, a.columns, &wanted, own.svd_options),
+        check(TAPIR_CALL(cusolverDn, gesvdj_bufferSize)(own.solver, mode, economy, a.rows, a.columns, a.data, a.rows, s, u, a.rows, v, a.columns,
+                                                        &wanted, own.svd_options),
               "gesvdj_bufferSize");
         const Workspace<T> work(wanted);
         for (int64_t k = 0; k < a.count; ++k) {
-            check(TAPIR_CALL(cusolverDn, gesvdj)(own.solver, mode, economy, a.rows, a.columns, a.matrix(k), a.rows, s + k * least,
-                                                 at(u, u_step, k), a.rows, at(v, v_step, k), a.columns, work.get(), work.size(),
-                                                 info + k, own.svd_options),
+            check(TAPIR_CALL(cusolverDn, gesvdj)(own.solver, mode, economy, a.rows, a.columns, a.matrix(k), a.rows, s + k * least, at(u, u_step, k),
+                                                 a.rows, at(v, v_step, k), a.columns, work.get(), work.size(), info + k, own.svd_options),
                   "gesvdj");
         }
     });

@@ -100,8 +100,7 @@ __device__ __forceinline__ void unpack(const Op& op, i64 i, const Pack<typename 
 
 // Writes value(i + v, x[v]) or, with columns, value(i + v, x[v], column[v]) to `to`.
 template <bool kStream, class Op, int V, class Value>
-__device__ __forceinline__ void write_pack(const Op& op, typename Op::T* to, i64 i, typename Op::C (&x)[V][Op::operands],
-                                           const Value& value) {
+__device__ __forceinline__ void write_pack(const Op& op, typename Op::T* to, i64 i, typename Op::C (&x)[V][Op::operands], const Value& value) {
     Pack<typename Op::T, V> pack;
     if constexpr (Op::write_columns > 0) {
         typename Op::C column[V][Op::write_columns];
@@ -208,16 +207,13 @@ struct StreamedLine {
     }
     template <class Value>
     __device__ __forceinline__ void write(const Op& op, const Value& value) const {
-        in_packs(op, true, [&]<int W>(i64 i, C(&x)[W][Op::operands]) {
-            write_pack<true, Op, W>(op, op.out + offset + i * stride, i, x, value);
-        });
+        in_packs(op, true, [&]<int W>(i64 i, C(&x)[W][Op::operands]) { write_pack<true, Op, W>(op, op.out + offset + i * stride, i, x, value); });
     }
 
  private:
     // Packs 0 ... count-1 of W elements, pack p at element place(p), several loads at a time.
     template <int W, class Place, class Body>
-    __device__ __forceinline__ void take(const Op& op, i64 count, bool backwards, const Place& place,
-                                         const Body& body) const {
+    __device__ __forceinline__ void take(const Op& op, i64 count, bool backwards, const Place& place, const Body& body) const {
         constexpr int at_once = (V == 1 ? 4 : 2) / Op::operands;
         const i64 step = static_cast<i64>(lanes) * at_once, chunks = (count + step - 1) / step;
         for (i64 c = 0; c < chunks; ++c) {
@@ -352,8 +348,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     finish_parts(Op op, i64 size, int parts, i64 part_size, bool is_aligned, const typename Op::Stats* of_parts) {
     const unsigned number = blockIdx.x / static_cast<unsigned>(parts);
     const bool has_one = static_cast<int>(threadIdx.x) < parts;
-    const auto stats =
-        op.merge(has_one ? of_parts[number * static_cast<unsigned>(parts) + threadIdx.x] : op.identity(), BlockTeam{});
+    const auto stats = op.merge(has_one ? of_parts[number * static_cast<unsigned>(parts) + threadIdx.x] : op.identity(), BlockTeam{});
     const i64 begin = blockIdx.x % static_cast<unsigned>(parts) * part_size, end = begin + part_size;
     auto line = streamed_line<Op, V>(number, size, begin, end < size ? end : size, is_aligned);
     op.finish(line, stats);
@@ -386,8 +381,9 @@ __global__ void __launch_bounds__(kBlockThreads) held_columns(Op op, i64 lines, 
 template <class Op>
 __global__ void __launch_bounds__(kBlockThreads, 2) streamed_columns(Op op, i64 lines, i64 size, i64 inner) {
     const i64 number = global_index();
-    StreamedLine<Op, 1> line{number, column_offset(number, size, inner), inner, 0, number < lines ? size : 0,
-                             static_cast<int>(blockDim.y), static_cast<int>(threadIdx.y), true};
+    StreamedLine<Op, 1> line{
+        number, column_offset(number, size, inner), inner, 0, number < lines ? size : 0, static_cast<int>(blockDim.y), static_cast<int>(threadIdx.y),
+        true};
     const auto stats = op.merge(op.local(line), ColumnTeam{});
     op.finish(line, stats);
 }
@@ -400,8 +396,8 @@ void launch_held_by_lanes(const Op& op, i64 lines, i64 size, int lanes) {
     constexpr int in_flight = bytes >= 16 ? 1 : bytes >= 8 ? 2 : 4;
     // Small blocks where there are few lines: they reach more multiprocessors.
     const unsigned threads = lines * lanes >= 256 * i64{multiprocessors()} ? kLaneThreads : 32;
-    launch(held_by_lanes<Op, V, K>, blocks_for(lines, static_cast<i64>(threads) / lanes * in_flight), threads, op, lines,
-           static_cast<int>(size), lanes);
+    launch(held_by_lanes<Op, V, K>, blocks_for(lines, static_cast<i64>(threads) / lanes * in_flight), threads, op, lines, static_cast<int>(size),
+           lanes);
 }
 
 template <int V, class Op>
@@ -443,9 +439,7 @@ template <class Op>
 void run_columns(const Op& op, i64 lines, i64 size, i64 inner) {
     constexpr int most = LineShape<Op>::most_in_column, few = 8;
     constexpr i64 rows = kBlockThreads / 32;
-    const auto block_of = [&](i64 threads_by_line) {
-        return threads_by_line > 1 ? dim3(32, static_cast<unsigned>(threads_by_line)) : dim3(128);
-    };
+    const auto block_of = [&](i64 threads_by_line) { return threads_by_line > 1 ? dim3(32, static_cast<unsigned>(threads_by_line)) : dim3(128); };
     if (size <= rows * most) {
         const dim3 block = block_of((size + most - 1) / most);
         const auto kernel = size <= few ? held_columns<Op, few> : held_columns<Op, most>;

@@ -78,8 +78,7 @@ struct BinaryCrossEntropyGradient {  // of g, x, t
 
 // out[i] = F(in[0][i], ...); in[k] with one_for_all[k]: one element.
 template <class F>
-void run_flat(DType dtype, i64 n, const void* const (&in)[F::operands], const bool (&one_for_all)[F::operands], void* out,
-              double p0) {
+void run_flat(DType dtype, i64 n, const void* const (&in)[F::operands], const bool (&one_for_all)[F::operands], void* out, double p0) {
     ElementwiseArgs args{};
     args.operands = F::operands;
     args.rank = 1;
@@ -96,8 +95,7 @@ void run_flat(DType dtype, i64 n, const void* const (&in)[F::operands], const bo
 
 // A block does kThreads packs of 16 bytes.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    binary_cross_entropy_kernel(i64 n, const T* x, const T* t, T* y, FaultSlot* fault, bool aligned) {
+__global__ void __launch_bounds__(kThreads) binary_cross_entropy_kernel(i64 n, const T* x, const T* t, T* y, FaultSlot* fault, bool aligned) {
     using C = Computed<T>;
     constexpr int V = 16 / sizeof(T);
     const auto loss = [fault](C p, C q) {
@@ -137,8 +135,8 @@ void binary_cross_entropy(DType dtype, const void* x, const void* t, void* y, i6
     const OpenFault fault("the input must be in [0, 1]; for logits there is binary_cross_entropy_with_logits()");
     with_floating(dtype, [&]<class T>() {
         const bool aligned = is_aligned(x, 16) && is_aligned(t, 16) && is_aligned(y, 16);
-        launch(binary_cross_entropy_kernel<T>, blocks_for(n, kThreads * (16 / sizeof(T))), kThreads, n,
-               static_cast<const T*>(x), static_cast<const T*>(t), static_cast<T*>(y), fault.slot(), aligned);
+        launch(binary_cross_entropy_kernel<T>, blocks_for(n, kThreads * (16 / sizeof(T))), kThreads, n, static_cast<const T*>(x),
+               static_cast<const T*>(t), static_cast<T*>(y), fault.slot(), aligned);
     });
 }
 

@@ -29,8 +29,7 @@ template <class T>
 constexpr int kPacks = sizeof(T) == 1 ? 1 : 2;
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    choose_flat_kernel(i64 n, const std::uint8_t* mask, Choices<T> from, T* out, bool aligned) {
+__global__ void __launch_bounds__(kThreads) choose_flat_kernel(i64 n, const std::uint8_t* mask, Choices<T> from, T* out, bool aligned) {
     constexpr int V = 16 / sizeof(T), packs = kPacks<T>;
     constexpr i64 per_block = kThreads * V * packs;
     T fixed[2];
@@ -90,8 +89,7 @@ struct ChoicePlaces {
 
 // n: packs of V elements.
 template <class T, int V>
-__global__ void __launch_bounds__(kThreads)
-    choose_kernel(u32 n, const std::uint8_t* mask, Choices<T> from, T* out, ChoicePlaces places) {
+__global__ void __launch_bounds__(kThreads) choose_kernel(u32 n, const std::uint8_t* mask, Choices<T> from, T* out, ChoicePlaces places) {
     u32 i = blockIdx.x * static_cast<u32>(kPerBlock) + threadIdx.x;
     for (int e = 0; e < kPerThread && i < n; ++e, i += kThreads) {
         i32 at[4];
@@ -134,8 +132,7 @@ void launch_choose_rows(const ChooseArgs& args, const Choices<T>& from) {
     }
     for (int k = 0; k < 4; ++k) places.repeats[k] = args.strides[k][args.rank - 1] == 0;
     const i64 packs = args.numel / V;
-    launch(choose_kernel<T, V>, blocks_for(packs, kPerBlock), kThreads, static_cast<u32>(packs), args.mask, from,
-           static_cast<T*>(args.out), places);
+    launch(choose_kernel<T, V>, blocks_for(packs, kPerBlock), kThreads, static_cast<u32>(packs), args.mask, from, static_cast<T*>(args.out), places);
 }
 
 template <class F>
@@ -170,8 +167,7 @@ void launch_choose(const ChooseArgs& args) {
     auto* out = static_cast<T*>(args.out);
     if (flat) {
         constexpr i64 per_block = kThreads * (16 / sizeof(T)) * kPacks<T>;
-        return launch(choose_flat_kernel<T>, blocks_for(args.numel, per_block), kThreads, args.numel, args.mask, from,
-                      out, aligned);
+        return launch(choose_flat_kernel<T>, blocks_for(args.numel, per_block), kThreads, args.numel, args.mask, from, out, aligned);
     }
     in_parts(args, [&](const ChooseArgs& part) {
         for (int k = 0; k < 2; ++k) from.data[k] = static_cast<const T*>(part.value[k]);
@@ -208,8 +204,7 @@ __device__ __forceinline__ u32 tile_bits(const std::uint8_t* mask, i64 first, i6
     return bits;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    count_kernel(i64 numel, i64 part, const std::uint8_t* mask, i64* counts, bool aligned) {
+__global__ void __launch_bounds__(kThreads) count_kernel(i64 numel, i64 part, const std::uint8_t* mask, i64* counts, bool aligned) {
     const i64 begin = blockIdx.x * part, end = begin + part < numel ? begin + part : numel;
     i64 count = 0;
     for (i64 tile = begin; tile < end; tile += kTile) {
@@ -262,8 +257,7 @@ struct Coordinates {
     i64 sizes[8], strides[8];
 
     __device__ __forceinline__ i64 next(int d, i64& position) const {
-        const i64 rest =
-            is_small ? static_cast<i64>(dividers[d].quotient(static_cast<u32>(position))) : position / sizes[d];
+        const i64 rest = is_small ? static_cast<i64>(dividers[d].quotient(static_cast<u32>(position))) : position / sizes[d];
         const i64 here = position - rest * sizes[d];
         position = rest;
         return here;
@@ -283,8 +277,7 @@ __device__ __forceinline__ void write_position(i64* out, i64 number, i64 positio
 
 template <bool kCoordinates>
 __global__ void __launch_bounds__(kThreads)
-    positions_kernel(i64 numel, i64 part, const std::uint8_t* mask, const i64* starts, i64* out, Coordinates at,
-                     bool aligned) {
+    positions_kernel(i64 numel, i64 part, const std::uint8_t* mask, const i64* starts, i64* out, Coordinates at, bool aligned) {
     const i64 begin = blockIdx.x * part, end = begin + part < numel ? begin + part : numel;
     i64 number = starts[blockIdx.x];
     if (starts[blockIdx.x + 1] == number) return;
@@ -304,8 +297,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // V elements of a row at once; positions and columns are counted in these.
 template <class T, int V>
-__global__ void __launch_bounds__(kThreads)
-    triangle_kernel(i64 n, const T* x, T* out, RowSplit rows, RowSplit matrices, i64 first_kept, bool lower) {
+__global__ void __launch_bounds__(kThreads) triangle_kernel(i64 n, const T* x, T* out, RowSplit rows, RowSplit matrices, i64 first_kept, bool lower) {
     for (int e = 0; e < kPerThread; ++e) {
         const i64 i = blockIdx.x * kPerBlock + e * kThreads + threadIdx.x;
         if (i >= n) return;
@@ -324,8 +316,8 @@ __global__ void __launch_bounds__(kThreads)
 template <class T, int V>
 void launch_triangle(const TriangleArgs& args) {
     const i64 columns = args.columns / V, rows = args.matrices * args.rows, n = rows * columns;
-    launch(triangle_kernel<T, V>, blocks_for(n, kPerBlock), kThreads, n, static_cast<const T*>(args.x),
-           static_cast<T*>(args.out), RowSplit(columns, n), RowSplit(args.rows, rows), args.first, args.lower);
+    launch(triangle_kernel<T, V>, blocks_for(n, kPerBlock), kThreads, n, static_cast<const T*>(args.x), static_cast<T*>(args.out),
+           RowSplit(columns, n), RowSplit(args.rows, rows), args.first, args.lower);
 }
 
 }  // namespace
@@ -341,8 +333,8 @@ i64 mask_parts(i64 numel) {
 
 void count_mask(const MaskArgs& args) {
     const i64 parts = mask_parts(args.numel);
-    launch(count_kernel, static_cast<unsigned>(parts), kThreads, args.numel, part_size(args.numel), args.mask,
-           args.starts, is_aligned(args.mask, kTileBytes));
+    launch(count_kernel, static_cast<unsigned>(parts), kThreads, args.numel, part_size(args.numel), args.mask, args.starts,
+           is_aligned(args.mask, kTileBytes));
     launch(starts_kernel, 1, 1024, static_cast<int>(parts), args.starts);
 }
 
@@ -354,8 +346,8 @@ void mask_positions(const MaskArgs& args) {
         at.strides[d] = args.strides[d];
     }
     const auto kernel = args.coordinates ? positions_kernel<true> : positions_kernel<false>;
-    launch(kernel, static_cast<unsigned>(mask_parts(args.numel)), kThreads, args.numel, part_size(args.numel),
-           args.mask, args.starts, args.out, at, is_aligned(args.mask, kTileBytes));
+    launch(kernel, static_cast<unsigned>(mask_parts(args.numel)), kThreads, args.numel, part_size(args.numel), args.mask, args.starts, args.out, at,
+           is_aligned(args.mask, kTileBytes));
 }
 
 void triangle(const TriangleArgs& args) {

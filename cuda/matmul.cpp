@@ -97,17 +97,14 @@ cublasLtHandle_t handle() {
     return handles.of[device];
 }
 
-cublasLtMatrixLayout_t layout(const MatrixProduct& p, std::int64_t rows, std::int64_t cols, std::int64_t leading,
-                              std::int64_t batch_step) {
+cublasLtMatrixLayout_t layout(const MatrixProduct& p, std::int64_t rows, std::int64_t cols, std::int64_t leading, std::int64_t batch_step) {
     cublasLtMatrixLayout_t made;
-    check(cublasLtMatrixLayoutCreate(&made, data_type(p.dtype), static_cast<std::uint64_t>(rows),
-                                     static_cast<std::uint64_t>(cols), leading),
+    check(cublasLtMatrixLayoutCreate(&made, data_type(p.dtype), static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(cols), leading),
           "cublasLtMatrixLayoutCreate");
     if (p.batch > 1) {
         const auto count = static_cast<std::int32_t>(p.batch);
         check(cublasLtMatrixLayoutSetAttribute(made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)), "batch count");
-        check(cublasLtMatrixLayoutSetAttribute(made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &batch_step, sizeof(batch_step)),
-              "batch offset");
+        check(cublasLtMatrixLayoutSetAttribute(made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &batch_step, sizeof(batch_step)), "batch offset");
     }
     return made;
 }
@@ -115,7 +112,8 @@ cublasLtMatrixLayout_t layout(const MatrixProduct& p, std::int64_t rows, std::in
 Plan make_plan(const MatrixProduct& p, const Matrix& left, const Matrix& right, const Key& key) {
     Plan plan{};
     const cudaDataType_t scale = p.dtype == float64 ? CUDA_R_64F : CUDA_R_32F;
-    check(cublasLtMatmulDescCreate(&plan.desc, compute_type(p.dtype, static_cast<MatmulPrecision>(key.precision)), scale), "cublasLtMatmulDescCreate");
+    check(cublasLtMatmulDescCreate(&plan.desc, compute_type(p.dtype, static_cast<MatmulPrecision>(key.precision)), scale),
+          "cublasLtMatmulDescCreate");
     const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
         check(cublasLtMatmulDescSetAttribute(plan.desc, attribute, &value, sizeof(value)), "cublasLtMatmulDescSetAttribute");
     };
@@ -141,8 +139,8 @@ Plan make_plan(const MatrixProduct& p, const Matrix& left, const Matrix& right, 
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.c_alignment);
     cublasLtMatmulHeuristicResult_t found{};
     int count = 0;
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle(), plan.desc, plan.left, plan.right, plan.out, plan.out,
-                                                                 preference, 1, &found, &count);
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(handle(), plan.desc, plan.left, plan.right, plan.out, plan.out, preference, 1, &found, &count);
     cublasLtMatmulPreferenceDestroy(preference);
     plan.is_possible = status == CUBLAS_STATUS_SUCCESS && count > 0;
     if (!plan.is_possible && !p.bias) {
@@ -226,8 +224,8 @@ void with_cublas(const MatrixProduct& p) {
     const void* beta = is_double ? static_cast<const void*>(&beta64) : &beta32;
     const Scratch workspace(plan.workspace);
     Stream& stream = current();
-    const cublasStatus_t status = cublasLtMatmul(handle(), plan.desc, alpha, p.b, plan.left, p.a, plan.right, beta, p.c, plan.out,
-                                                 p.c, plan.out, &plan.algo, workspace.as<void>(), plan.workspace, stream.handle);
+    const cublasStatus_t status = cublasLtMatmul(handle(), plan.desc, alpha, p.b, plan.left, p.a, plan.right, beta, p.c, plan.out, p.c, plan.out,
+                                                 &plan.algo, workspace.as<void>(), plan.workspace, stream.handle);
     if (status != CUBLAS_STATUS_SUCCESS) fail_cublas(status, "cublasLtMatmul");
     launched(stream, cudaSuccess);
 }

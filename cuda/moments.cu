@@ -31,11 +31,8 @@ struct MomentsOp {
     template <int P, int V>
     __device__ __forceinline__ void add(Thread& thread, const Pack<T, V> (&packs)[P], const i64 (&)[P]) const {
         constexpr double count = P * V;
-        const double mean = fold_packs<double>(
-                                packs, [](T x) { return convert<double>(x); }, Sum()) /
-                            count;
-        const double squares = fold_packs<double>(
-            packs, [mean](T x) { return (convert<double>(x) - mean) * (convert<double>(x) - mean); }, Sum());
+        const double mean = fold_packs<double>(packs, [](T x) { return convert<double>(x); }, Sum()) / count;
+        const double squares = fold_packs<double>(packs, [mean](T x) { return (convert<double>(x) - mean) * (convert<double>(x) - mean); }, Sum());
         thread = merged(thread, {count, mean, squares});
     }
     __device__ State end(const Thread& thread) const { return thread; }
@@ -55,9 +52,8 @@ struct MomentsOp {
 }  // namespace
 
 void moments(const ReduceArgs& args, i64 outputs) {
-    with_floating(args.dtype, [&]<class T>() {
-        reduce_by(MomentsOp<T>{static_cast<T*>(args.out), args.divisor, args.finish == Finish::sqrt}, args, outputs);
-    });
+    with_floating(args.dtype,
+                  [&]<class T>() { reduce_by(MomentsOp<T>{static_cast<T*>(args.out), args.divisor, args.finish == Finish::sqrt}, args, outputs); });
 }
 
 }  // namespace tapir::gpu

@@ -6,10 +6,10 @@
 #include <mutex>
 #include <vector>
 
+#include "tapir/core/capture_impl.h"
 #include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/stream.h"
-#include "tapir/core/capture_impl.h"
 #include "tapir/cuda/context.h"
 
 namespace tapir::gpu {

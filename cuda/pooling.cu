@@ -39,8 +39,7 @@ struct Places {
 struct Channel {
     i64 first, step;
     __device__ __forceinline__ Channel(i64 image, i64 channel, i64 channels, i64 volume, bool channels_last)
-        : first(channels_last ? image * volume * channels + channel : (image * channels + channel) * volume),
-          step(channels_last ? channels : 1) {}
+        : first(channels_last ? image * volume * channels + channel : (image * channels + channel) * volume), step(channels_last ? channels : 1) {}
     __device__ __forceinline__ i64 operator[](i64 place) const { return first + place * step; }
 };
 

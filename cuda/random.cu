@@ -140,8 +140,7 @@ __device__ __forceinline__ void store_elements(T* out, i64 first, i64 n, const T
 }
 
 template <class Maker>
-__global__ void __launch_bounds__(kThreads)
-    draw_kernel(i64 n, Draw draw, Maker maker, typename Maker::T* out, bool aligned) {
+__global__ void __launch_bounds__(kThreads) draw_kernel(i64 n, Draw draw, Maker maker, typename Maker::T* out, bool aligned) {
     constexpr int E = kMade<typename Maker::T, Maker::words>, counters = E * Maker::words / 4;
     const i64 group = global_index(), first = group * E;
     if (first >= n) return;
@@ -164,8 +163,7 @@ void run(const Draw& draw, const Maker& maker, void* out, i64 n) {
 // y = keep ? x * scale : 0, where keep is drawn (Draws) and written down, or read.
 template <class T, bool Draws>
 __global__ void __launch_bounds__(kThreads)
-    dropout_kernel(i64 n, const T* x, std::uint8_t* keep, T* y, Draw draw, u32 threshold, bool always, Computed<T> scale,
-                   bool aligned) {
+    dropout_kernel(i64 n, const T* x, std::uint8_t* keep, T* y, Draw draw, u32 threshold, bool always, Computed<T> scale, bool aligned) {
     using C = Computed<T>;
     constexpr int V = 16 / sizeof(T), E = kMade<T, 1>;
     const i64 group = global_index(), first = group * E;
@@ -218,8 +216,8 @@ template <bool Draws>
 void run_dropout(DType dtype, const void* x, std::uint8_t* keep, void* y, i64 n, const Draw& draw, double p, double scale) {
     with_floating(dtype, [&]<class T>() {
         const bool aligned = is_aligned(x, 16) && is_aligned(y, 16) && is_aligned(keep, 16);
-        launch(dropout_kernel<T, Draws>, blocks_for(n, kThreads * kMade<T, 1>), kThreads, n, static_cast<const T*>(x), keep,
-               static_cast<T*>(y), draw, threshold_of(p), p >= 1, static_cast<Computed<T>>(scale), aligned);
+        launch(dropout_kernel<T, Draws>, blocks_for(n, kThreads * kMade<T, 1>), kThreads, n, static_cast<const T*>(x), keep, static_cast<T*>(y), draw,
+               threshold_of(p), p >= 1, static_cast<Computed<T>>(scale), aligned);
     });
 }
 
@@ -242,9 +240,7 @@ void random_bernoulli_of(Draw draw, const void* p, DType dtype, void* out, i64 n
     with_floating(dtype, [&]<class T>() { run(draw, BernoulliOf<T>{static_cast<const T*>(p), n, fault.slot()}, out, n); });
 }
 
-void dropout(const DropoutArgs& args) {
-    run_dropout<true>(args.dtype, args.x, args.keep, args.y, args.n, args.draw, args.p_keep, args.scale);
-}
+void dropout(const DropoutArgs& args) { run_dropout<true>(args.dtype, args.x, args.keep, args.y, args.n, args.draw, args.p_keep, args.scale); }
 void masked_scale(DType dtype, const void* x, const std::uint8_t* keep, void* y, i64 n, double scale) {
     run_dropout<false>(dtype, x, const_cast<std::uint8_t*>(keep), y, n, {}, 1, scale);
 }

@@ -221,9 +221,7 @@ bool is_packed(const LstmGatesBackward<T>& args) {
 template <int V, class Args, int Most>
 void launch_lstm(void (*kernel)(Rows, Listed<Args, Most>), const Args& args) {
     const Listed<Args, Most> step(args);
-    in_launches(args.rows, args.width, V, [&](const Rows& rows) {
-        launch(kernel, blocks_for(rows.count, kThreads), kThreads, rows, step);
-    });
+    in_launches(args.rows, args.width, V, [&](const Rows& rows) { launch(kernel, blocks_for(rows.count, kThreads), kThreads, rows, step); });
 }
 
 /// By the kernel for one column a thread, for V columns, or, one column again, for many children.
@@ -293,9 +291,8 @@ __global__ void __launch_bounds__(kThreads) gru_backward_kernel(Rows rows, GruGa
 template <class Args, class... Pointers>
 void run_gru(void (*one)(Rows, Args), void (*packed)(Rows, Args), int columns, const Args& args, Pointers... pointers) {
     const bool in_packs = many(args.rows, args.width) && args.width % columns == 0 && (is_aligned(pointers, 16) && ...);
-    in_launches(args.rows, args.width, in_packs ? columns : 1, [&](const Rows& rows) {
-        launch(in_packs ? packed : one, blocks_for(rows.count, kThreads), kThreads, rows, args);
-    });
+    in_launches(args.rows, args.width, in_packs ? columns : 1,
+                [&](const Rows& rows) { launch(in_packs ? packed : one, blocks_for(rows.count, kThreads), kThreads, rows, args); });
 }
 
 }  // namespace
@@ -309,8 +306,7 @@ void lstm_gates(const LstmGates<T>& args) {
 template <class T>
 void lstm_gates_backward(const LstmGatesBackward<T>& args) {
     constexpr int V = kColumns<T>;
-    run_lstm<V>(lstm_backward_kernel<T, 1, kFewChildren>, lstm_backward_kernel<T, V, kFewChildren>,
-                lstm_backward_kernel<T, 1, kManyChildren>, args);
+    run_lstm<V>(lstm_backward_kernel<T, 1, kFewChildren>, lstm_backward_kernel<T, V, kFewChildren>, lstm_backward_kernel<T, 1, kManyChildren>, args);
 }
 
 template <class T>
@@ -322,14 +318,14 @@ void gru_gates(const GruGates<T>& args) {
 template <class T>
 void gru_gates_backward(const GruGatesBackward<T>& args) {
     constexpr int V = kColumns<T>;
-    run_gru(gru_backward_kernel<T, 1>, gru_backward_kernel<T, V>, V, args, args.activations, args.y, args.h, args.grad,
-            args.grad_x, args.grad_y, args.grad_h);
+    run_gru(gru_backward_kernel<T, 1>, gru_backward_kernel<T, V>, V, args, args.activations, args.y, args.h, args.grad, args.grad_x, args.grad_y,
+            args.grad_h);
 }
 
-#define TAPIR_INSTANTIATE(T)                                         \
-    template void lstm_gates(const LstmGates<T>&);                   \
-    template void lstm_gates_backward(const LstmGatesBackward<T>&);  \
-    template void gru_gates(const GruGates<T>&);                     \
+#define TAPIR_INSTANTIATE(T)                                        \
+    template void lstm_gates(const LstmGates<T>&);                  \
+    template void lstm_gates_backward(const LstmGatesBackward<T>&); \
+    template void gru_gates(const GruGates<T>&);                    \
     template void gru_gates_backward(const GruGatesBackward<T>&);
 TAPIR_INSTANTIATE(float)
 TAPIR_INSTANTIATE(double)

@@ -21,8 +21,7 @@ struct SumOp {
     __device__ Thread begin() const { return 0; }
     template <int P, int V>
     __device__ __forceinline__ void add(Thread& thread, const Pack<T, V> (&packs)[P], const i64 (&)[P]) const {
-        thread += static_cast<Thread>(fold_packs<Few>(
-            packs, [](T x) { return convert<Few>(x); }, Sum()));
+        thread += static_cast<Thread>(fold_packs<Few>(packs, [](T x) { return convert<Few>(x); }, Sum()));
     }
     __device__ State end(Thread thread) const { return thread; }
     __device__ State identity() const { return 0; }
@@ -84,8 +83,7 @@ void reduce(const ReduceArgs& args, i64 outputs) {
         case kernels::Reduction::all:
         case kernels::Reduction::any:
             with_dtype(args.dtype, [&]<class T>() {
-                reduce_by(AnyOp<T>{static_cast<Bool*>(args.out), args.reduction == kernels::Reduction::all}, args,
-                          outputs);
+                reduce_by(AnyOp<T>{static_cast<Bool*>(args.out), args.reduction == kernels::Reduction::all}, args, outputs);
             });
             return;
         default: return reduce_extreme(args, outputs);

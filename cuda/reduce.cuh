@@ -117,8 +117,7 @@ __device__ __forceinline__ typename Op::State combine_group(const Op& op, typena
     __syncthreads();
     const unsigned warps = group / 32, lane = threadIdx.x % 32, first = threadIdx.x / group * warps;
     state = lane < warps ? of_warp[first + lane] : op.identity();
-    for (unsigned lanes = 16; lanes > 0; lanes /= 2)
-        state = op.combine(state, shuffle_xor(state, static_cast<int>(lanes)));
+    for (unsigned lanes = 16; lanes > 0; lanes /= 2) state = op.combine(state, shuffle_xor(state, static_cast<int>(lanes)));
     return state;
 }
 
@@ -183,8 +182,7 @@ struct RowsShape {
 };
 
 template <class Op>
-__device__ __forceinline__ void add_element(const Op& op, typename Op::Thread& thread, const typename Op::Element* row,
-                                            i64 i) {
+__device__ __forceinline__ void add_element(const Op& op, typename Op::Thread& thread, const typename Op::Element* row, i64 i) {
     const Pack<typename Op::Element, 1> x[1] = {{{row[i]}}};
     const i64 position[1] = {i};
     op.template add<1, 1>(thread, x, position);
@@ -192,8 +190,7 @@ __device__ __forceinline__ void add_element(const Op& op, typename Op::Thread& t
 
 // With V > 1 the row is one run, or all its runs are aligned and a multiple of V long.
 template <class Op, int V>
-__global__ void __launch_bounds__(1024)
-    rows_kernel(Op op, const typename Op::Element* x, RowsShape shape, typename Op::State* partial) {
+__global__ void __launch_bounds__(1024) rows_kernel(Op op, const typename Op::Element* x, RowsShape shape, typename Op::State* partial) {
     using T = typename Op::Element;
     const unsigned group = shape.group, t = threadIdx.x & (group - 1);
     const i64 row = static_cast<i64>(blockIdx.x) * (blockDim.x / group) + threadIdx.x / group;
@@ -259,16 +256,15 @@ struct ColumnsShape {
 // Combines the states of the threads of a block with the same threadIdx.x % across, and stores those of the first
 // `packs`.
 template <class Op, int V>
-__device__ __forceinline__ void store_columns(const Op& op, typename Op::State (&states)[V], unsigned across,
-                                              i64 first_pack, i64 packs, typename Op::State* partial) {
+__device__ __forceinline__ void store_columns(const Op& op, typename Op::State (&states)[V], unsigned across, i64 first_pack, i64 packs,
+                                              typename Op::State* partial) {
     using State = typename Op::State;
     constexpr int most = 32768 / (kThreads * static_cast<int>(sizeof(State))), at_once = most < V ? most : V;
     __shared__ State shared[at_once][kThreads];
     const unsigned own = threadIdx.x & (across - 1);
     if (across < 32) {
         for (unsigned lanes = across; lanes < 32; lanes *= 2) {
-            for (int v = 0; v < V; ++v)
-                states[v] = op.combine(states[v], shuffle_xor(states[v], static_cast<int>(lanes)));
+            for (int v = 0; v < V; ++v) states[v] = op.combine(states[v], shuffle_xor(states[v], static_cast<int>(lanes)));
         }
     }
     const unsigned rows = across < 32 ? kThreads / 32 : kThreads / across;
@@ -282,8 +278,7 @@ __device__ __forceinline__ void store_columns(const Op& op, typename Op::State (
             __syncthreads();
             if (threadIdx.x >= across) continue;
             for (int v = begin; v < V && v < begin + at_once; ++v) {
-                for (unsigned r = 1; r < rows; ++r)
-                    states[v] = op.combine(states[v], shared[v - begin][r * across + own]);
+                for (unsigned r = 1; r < rows; ++r) states[v] = op.combine(states[v], shared[v - begin][r * across + own]);
             }
         }
     }
@@ -297,11 +292,9 @@ __device__ __forceinline__ void store_columns(const Op& op, typename Op::State (
 }
 
 template <class Op, int V>
-__global__ void __launch_bounds__(kThreads)
-    columns_kernel(Op op, const typename Op::Element* x, ColumnsShape shape, typename Op::State* partial) {
+__global__ void __launch_bounds__(kThreads) columns_kernel(Op op, const typename Op::Element* x, ColumnsShape shape, typename Op::State* partial) {
     using T = typename Op::Element;
-    const i64 first_pack = static_cast<i64>(blockIdx.x) * shape.across,
-              pack = first_pack + (threadIdx.x & (shape.across - 1));
+    const i64 first_pack = static_cast<i64>(blockIdx.x) * shape.across, pack = first_pack + (threadIdx.x & (shape.across - 1));
     const unsigned step = kThreads / shape.across;
     typename Op::Thread threads[V];
     for (int v = 0; v < V; ++v) threads[v] = op.begin();
@@ -344,8 +337,7 @@ __global__ void __launch_bounds__(kThreads)
 // State p of result o is at o * output_stride + p * part_stride. A block takes `across` results.
 template <class Op>
 __global__ void __launch_bounds__(kThreads)
-    parts_kernel(Op op, const typename Op::State* partial, i64 outputs, i64 parts, i64 output_stride, i64 part_stride,
-                 unsigned across) {
+    parts_kernel(Op op, const typename Op::State* partial, i64 outputs, i64 parts, i64 output_stride, i64 part_stride, unsigned across) {
     const i64 first = static_cast<i64>(blockIdx.x) * across, output = first + (threadIdx.x & (across - 1));
     typename Op::State states[1] = {op.identity()};
     if (output < outputs) {
@@ -428,8 +420,7 @@ void reduce_columns(const Op& op, const ReduceArgs& args, i64 outputs) {
     auto* partial = scratch.as<typename Op::State>();
     launch(columns_kernel<Op, V>, grid, kThreads, op, x, shape, partial);
     const unsigned together = std::min(power_of_two_from(outputs), 32u);
-    launch(parts_kernel<Op>, blocks_for(outputs, together), kThreads, op, partial, outputs, parts, i64{1}, outputs,
-           together);
+    launch(parts_kernel<Op>, blocks_for(outputs, together), kThreads, op, partial, outputs, parts, i64{1}, outputs, together);
 }
 
 /// Reduces args.x into `outputs` results; how args.reduction, map and finish are meant is the operation's business.
@@ -439,16 +430,15 @@ void reduce_by(const Op& op, const ReduceArgs& args, i64 outputs) {
     const bool aligned = is_aligned(args.x, V * sizeof(typename Op::Element));
     if (args.columns) {
         const int last = args.kept - 1;
-        const bool packs = args.kept_strides[last] == 1 && args.kept_sizes[last] % V == 0 && aligned &&
-                           all_multiples(args.kept_strides, last, V) &&
-                           all_multiples(args.reduced_strides, args.reduced, V);
+        const bool packs = args.kept_strides[last] == 1 && args.kept_sizes[last] % V == 0 && aligned && all_multiples(args.kept_strides, last, V) &&
+            all_multiples(args.reduced_strides, args.reduced, V);
         return packs ? reduce_columns<Op, V>(op, args, outputs) : reduce_columns<Op, 1>(op, args, outputs);
     }
     const int last = args.reduced - 1;
     bool packs = args.reduced > 0 && args.reduced_strides[last] == 1;
     if (packs && (args.reduced > 1 || args.reduced_sizes[0] < 8 * V)) {  // too short for odd ends
         packs = args.reduced_sizes[last] % V == 0 && aligned && all_multiples(args.reduced_strides, last, V) &&
-                all_multiples(args.kept_strides, args.kept, V);
+            all_multiples(args.kept_strides, args.kept, V);
     }
     return packs ? reduce_rows<Op, V>(op, args, outputs) : reduce_rows<Op, 1>(op, args, outputs);
 }

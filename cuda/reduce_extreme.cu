@@ -20,8 +20,7 @@ struct MaxOp {
     __device__ Thread begin() const { return identity(); }
     template <int P, int V>
     __device__ __forceinline__ void add(Thread& thread, const Pack<T, V> (&packs)[P], const i64 (&)[P]) const {
-        thread = Max()(thread, fold_packs<State>(
-                                   packs, [this](T x) { return flipped(convert<State>(x)); }, Max()));
+        thread = Max()(thread, fold_packs<State>(packs, [this](T x) { return flipped(convert<State>(x)); }, Max()));
     }
     __device__ State end(Thread thread) const { return thread; }
     __device__ State identity() const { return lowest<State>(); }
@@ -46,8 +45,7 @@ struct ProductOp {
     __device__ Thread begin() const { return 1; }
     template <int P, int V>
     __device__ __forceinline__ void add(Thread& thread, const Pack<T, V> (&packs)[P], const i64 (&)[P]) const {
-        thread *= fold_packs<State>(
-            packs, [](T x) { return convert<State>(x); }, [](State a, State b) { return a * b; });
+        thread *= fold_packs<State>(packs, [](T x) { return convert<State>(x); }, [](State a, State b) { return a * b; });
     }
     __device__ State end(Thread thread) const { return thread; }
     __device__ State identity() const { return 1; }

@@ -32,8 +32,7 @@ struct PowerSumOp {
     __device__ Thread begin() const { return 0; }
     template <int P, int V>
     __device__ __forceinline__ void add(Thread& thread, const Pack<T, V> (&packs)[P], const i64 (&)[P]) const {
-        thread += fold_packs<double>(
-            packs, [this](T x) { return mapped(x); }, Sum());
+        thread += fold_packs<double>(packs, [this](T x) { return mapped(x); }, Sum());
     }
     __device__ State end(Thread thread) const { return thread; }
     __device__ State identity() const { return 0; }
@@ -43,9 +42,7 @@ struct PowerSumOp {
         T results[N];
         for (int k = 0; k < N; ++k) {
             const double sum = states[k];
-            results[k] = convert<T>(finish == Finish::sqrt   ? sqrt(sum)
-                                    : finish == Finish::root ? pow(sum, 1 / exponent)
-                                                             : sum);
+            results[k] = convert<T>(finish == Finish::sqrt ? sqrt(sum) : finish == Finish::root ? pow(sum, 1 / exponent) : sum);
         }
         store_results(out, first, results);
     }
@@ -65,8 +62,7 @@ struct AbsoluteOp {
     template <int P, int V>
     __device__ __forceinline__ void add(Thread& thread, const Pack<T, V> (&packs)[P], const i64 (&)[P]) const {
         const State sign_ = sign;
-        thread = Max()(thread, fold_packs<State>(
-                                   packs, [sign_](T x) { return sign_ * std::fabs(convert<State>(x)); }, Max()));
+        thread = Max()(thread, fold_packs<State>(packs, [sign_](T x) { return sign_ * std::fabs(convert<State>(x)); }, Max()));
     }
     __device__ State end(Thread thread) const { return thread; }
     __device__ State identity() const { return lowest<State>(); }

@@ -17,12 +17,13 @@ inline constexpr bool are_same<A, A> = true;
 
 namespace tapir::gpu {
 
-#define TAPIR_WRAP1(name)                                                              \
-    __device__ __forceinline__ float name(float x) { return ::name##f(x); }           \
+#define TAPIR_WRAP1(name)                                                   \
+    __device__ __forceinline__ float name(float x) { return ::name##f(x); } \
     __device__ __forceinline__ double name(double x) { return ::name(x); }
-#define TAPIR_WRAP2(name)                                                                      \
-    __device__ __forceinline__ float name(float a, float b) { return ::name##f(a, b); }       \
+#define TAPIR_WRAP2(name)                                                               \
+    __device__ __forceinline__ float name(float a, float b) { return ::name##f(a, b); } \
     __device__ __forceinline__ double name(double a, double b) { return ::name(a, b); }
+// clang-format off
 TAPIR_WRAP1(exp) TAPIR_WRAP1(exp2) TAPIR_WRAP1(expm1) TAPIR_WRAP1(log) TAPIR_WRAP1(log2) TAPIR_WRAP1(log10)
 TAPIR_WRAP1(log1p) TAPIR_WRAP1(sin) TAPIR_WRAP1(cos) TAPIR_WRAP1(tan) TAPIR_WRAP1(asin) TAPIR_WRAP1(acos)
 TAPIR_WRAP1(atan) TAPIR_WRAP1(sinh) TAPIR_WRAP1(cosh) TAPIR_WRAP1(tanh) TAPIR_WRAP1(asinh) TAPIR_WRAP1(acosh)
@@ -36,6 +37,7 @@ __device__ __forceinline__ double round(double x) { return ::rint(x); }
 __device__ __forceinline__ float rsqrt(float x) { return ::rsqrtf(x); }
 __device__ __forceinline__ double rsqrt(double x) { return ::rsqrt(x); }
 
+// clang-format on
 #define TAPIR_SCALAR __device__ __forceinline__
 #include "tapir/ops/kernels/scalar_functions.h"
 #undef TAPIR_SCALAR

@@ -48,8 +48,8 @@ __device__ __forceinline__ State shuffle_up(State state, unsigned lanes, unsigne
 // What the threads before this one in its group have, combined, and what all of them have. A group: up to 32 threads (a
 // power of two), or the block. `phase` alternates between 0 and 1 from call to call.
 template <class Op>
-__device__ __forceinline__ void scan_group(const Op& op, const typename Op::State& own, unsigned group, int phase,
-                                           typename Op::State& before, typename Op::State& all) {
+__device__ __forceinline__ void scan_group(const Op& op, const typename Op::State& own, unsigned group, int phase, typename Op::State& before,
+                                           typename Op::State& all) {
     using State = typename Op::State;
     const unsigned width = group < 32 ? group : 32, lane = threadIdx.x & (width - 1);
     State upto = own;
@@ -62,8 +62,7 @@ __device__ __forceinline__ void scan_group(const Op& op, const typename Op::Stat
     if (group <= 32) {
         u32 words[sizeof(State) / 4];
         memcpy(words, &upto, sizeof(State));
-        for (u32& word : words)
-            word = __shfl_sync(0xffffffffu, word, static_cast<int>(width) - 1, static_cast<int>(width));
+        for (u32& word : words) word = __shfl_sync(0xffffffffu, word, static_cast<int>(width) - 1, static_cast<int>(width));
         memcpy(&all, words, sizeof(State));
         return;
     }
@@ -84,8 +83,7 @@ __device__ __forceinline__ void scan_group(const Op& op, const typename Op::Stat
 // into [line][part]. `carries`: what comes before the part, in the same layout; null for nothing.
 template <class Op>
 __global__ void __launch_bounds__(kThreads)
-    scan_rows_kernel(Op op, LinesShape shape, unsigned group, const typename Op::State* carries,
-                     typename Op::State* totals) {
+    scan_rows_kernel(Op op, LinesShape shape, unsigned group, const typename Op::State* carries, typename Op::State* totals) {
     using State = typename Op::State;
     constexpr int N = Op::kItems;
     const i64 line = static_cast<i64>(blockIdx.x) * (kThreads / group) + threadIdx.x / group;
@@ -161,8 +159,7 @@ struct CarryOp {
         for (int k = 0; k < N; ++k) to[k] = k < count ? states[at + k * step] : op.identity();
     }
     template <int N>
-    __device__ __forceinline__ void write(i64 at, i64 step, int count, const State (&before)[N],
-                                          const State (&)[N]) const {
+    __device__ __forceinline__ void write(i64 at, i64 step, int count, const State (&before)[N], const State (&)[N]) const {
         for (int k = 0; k < N; ++k) {
             if (k < count) states[at + k * step] = before[k];
         }
@@ -172,8 +169,7 @@ struct CarryOp {
 constexpr unsigned kColumnsFrom = 16;  // lines beside each other
 
 template <class Op>
-void launch_scan(const Op& op, const LinesShape& shape, i64 parts, const typename Op::State* carries,
-                 typename Op::State* totals) {
+void launch_scan(const Op& op, const LinesShape& shape, i64 parts, const typename Op::State* carries, typename Op::State* totals) {
     const auto parts_ = static_cast<unsigned>(parts);
     if (shape.inner >= kColumnsFrom) {
         const dim3 grid(blocks_for(shape.lines, kThreads), parts_);
@@ -181,8 +177,7 @@ void launch_scan(const Op& op, const LinesShape& shape, i64 parts, const typenam
     }
     const i64 items = (shape.size + Op::kItems - 1) / Op::kItems;
     const unsigned group = items <= 32 ? power_of_two_from(items) : kThreads;
-    launch(scan_rows_kernel<Op>, dim3(blocks_for(shape.lines, kThreads / group), parts_), kThreads, op, shape, group,
-           carries, totals);
+    launch(scan_rows_kernel<Op>, dim3(blocks_for(shape.lines, kThreads / group), parts_), kThreads, op, shape, group, carries, totals);
 }
 
 template <class Op>
@@ -240,8 +235,7 @@ struct RunningOp {
         for (int k = 0; k < N; ++k) states[k] = k < count ? convert<State>(x[at + k * step]) : identity();
     }
     template <int N>
-    __device__ __forceinline__ void write(i64 at, i64 step, int count, const State (&)[N],
-                                          const State (&upto)[N]) const {
+    __device__ __forceinline__ void write(i64 at, i64 step, int count, const State (&)[N], const State (&upto)[N]) const {
         if constexpr (N % kPackOf<Result> == 0) {
             constexpr int V = kPackOf<Result>;
             if (aligned && count == N) {
@@ -286,8 +280,7 @@ template <class T, class Combine>
 void run_scan(const LineArgs& args, i64 lines, bool reverse) {
     using Op = RunningOp<T, Combine>;
     using Result = typename Op::Result;
-    const bool aligned =
-        args.inner == 1 && args.size % Op::kItems == 0 && is_aligned(args.x, 16) && is_aligned(args.out, 16);
+    const bool aligned = args.inner == 1 && args.size % Op::kItems == 0 && is_aligned(args.x, 16) && is_aligned(args.out, 16);
     scan_lines(Op{static_cast<const T*>(args.x), static_cast<Result*>(args.out), aligned}, args, lines, reverse);
 }
 
@@ -351,8 +344,7 @@ struct ProductBeforeOp {
         for (int k = 0; k < N; ++k) states[k] = k < count ? static_cast<double>(x[at + k * step]) : 1;
     }
     template <int N>
-    __device__ __forceinline__ void write(i64 at, i64 step, int count, const State (&before)[N],
-                                          const State (&)[N]) const {
+    __device__ __forceinline__ void write(i64 at, i64 step, int count, const State (&before)[N], const State (&)[N]) const {
         for (int k = 0; k < N; ++k) {
             if (k < count) out[at + k * step] = static_cast<T>(before[k]);
         }
@@ -391,8 +383,7 @@ struct RecurrenceAfterOp {
         }
     }
     template <int N>
-    __device__ __forceinline__ void write(i64 at, i64 step, int count, const State (&)[N],
-                                          const State (&upto)[N]) const {
+    __device__ __forceinline__ void write(i64 at, i64 step, int count, const State (&)[N], const State (&upto)[N]) const {
         for (int k = 0; k < N; ++k, at += step) {
             if (k < count) out[at] = static_cast<T>(static_cast<double>(out[at]) * upto[k].constant);
         }

@@ -25,8 +25,19 @@ struct Operands {
 
 template <class T>
 Operands<T> operands_of(const MatrixProduct& p) {
-    return {p.m, p.n, p.k, static_cast<const T*>(p.a), p.a_row, p.a_col, static_cast<const T*>(p.b), p.b_row, p.b_col,
-            static_cast<T*>(p.c), p.c_row, static_cast<const T*>(p.bias), p.accumulate};
+    return {p.m,
+            p.n,
+            p.k,
+            static_cast<const T*>(p.a),
+            p.a_row,
+            p.a_col,
+            static_cast<const T*>(p.b),
+            p.b_row,
+            p.b_col,
+            static_cast<T*>(p.c),
+            p.c_row,
+            static_cast<const T*>(p.bias),
+            p.accumulate};
 }
 
 template <class T, class C>
@@ -112,8 +123,7 @@ void launch_rows(const MatrixProduct& p) {
     const Operands<T> args = operands_of<T>(p);
     if (p.b_row == 1) {
         constexpr i64 V = 16 / sizeof(T);
-        const bool aligned = p.a_col == 1 && is_aligned(p.a, 16) && is_aligned(p.b, 16) && p.b_col % V == 0 &&
-                             (M == 1 || p.a_row % V == 0);
+        const bool aligned = p.a_col == 1 && is_aligned(p.a, 16) && is_aligned(p.b, 16) && p.b_col % V == 0 && (M == 1 || p.a_row % V == 0);
         return launch(dots_kernel<T, M>, blocks_for(p.n, kThreads / 32), kThreads, args, aligned);
     }
     launch(columns_kernel<T, M>, blocks_for(p.n, 32), dim3(32, kSlices), args);
@@ -151,8 +161,8 @@ template <class T>
 void launch_integers(MatrixProduct p) {
     for (i64 done = 0; done < p.batch; done += kMostBlocksY) {
         const i64 count = p.batch - done < kMostBlocksY ? p.batch - done : kMostBlocksY;
-        launch(integer_kernel<T>, dim3(blocks_for(p.n, kThreads), few(p.m), static_cast<unsigned>(count)), kThreads,
-               operands_of<T>(p), p.a_batch, p.b_batch, p.c_batch);
+        launch(integer_kernel<T>, dim3(blocks_for(p.n, kThreads), few(p.m), static_cast<unsigned>(count)), kThreads, operands_of<T>(p), p.a_batch,
+               p.b_batch, p.c_batch);
         p.a = static_cast<const T*>(p.a) + count * p.a_batch;
         p.b = static_cast<const T*>(p.b) + count * p.b_batch;
         p.c = static_cast<T*>(p.c) + count * p.c_batch;
@@ -165,9 +175,8 @@ bool multiply_small(const MatrixProduct& p) {
     if (p.k == 0) {  // nothing to add up: zeros or the bias
         MatrixProduct one = p;
         for (i64 i = 0; i < p.batch; ++i) {
-            with_floating(p.dtype, [&]<class T>() {
-                launch(outer_kernel<T>, dim3(blocks_for(p.n, kThreads), few(p.m)), kThreads, operands_of<T>(one));
-            });
+            with_floating(p.dtype,
+                          [&]<class T>() { launch(outer_kernel<T>, dim3(blocks_for(p.n, kThreads), few(p.m)), kThreads, operands_of<T>(one)); });
             one.c = static_cast<std::byte*>(one.c) + p.c_batch * static_cast<i64>(itemsize(p.dtype));
         }
         return true;
@@ -178,9 +187,7 @@ bool multiply_small(const MatrixProduct& p) {
         return true;
     }
     if (p.k <= kMostRows && p.b_col == 1) {
-        with_floating(p.dtype, [&]<class T>() {
-            launch(outer_kernel<T>, dim3(blocks_for(p.n, kThreads), few(p.m)), kThreads, operands_of<T>(p));
-        });
+        with_floating(p.dtype, [&]<class T>() { launch(outer_kernel<T>, dim3(blocks_for(p.n, kThreads), few(p.m)), kThreads, operands_of<T>(p)); });
         return true;
     }
     return false;

@@ -95,9 +95,7 @@ struct LogSumExp : LineOp<T, 1> {
 }  // namespace
 
 void softmax(const SoftmaxArgs& args, i64 lines) {
-    with_floating(args.dtype, [&]<class T>() {
-        args.queries > 0 ? run_softmax<T, true>(args, lines) : run_softmax<T, false>(args, lines);
-    });
+    with_floating(args.dtype, [&]<class T>() { args.queries > 0 ? run_softmax<T, true>(args, lines) : run_softmax<T, false>(args, lines); });
 }
 
 void logsumexp(const SoftmaxArgs& args, i64 lines) {

@@ -28,9 +28,7 @@ struct TensorLines {
     const T* x;
     i64 lines, size, inner;
 
-    __device__ __forceinline__ KeyOf<T> key(i64 line, i64 j) const {
-        return sort_key.of(x[element_at(line, j, size, inner)]);
-    }
+    __device__ __forceinline__ KeyOf<T> key(i64 line, i64 j) const { return sort_key.of(x[element_at(line, j, size, inner)]); }
     __device__ __forceinline__ i64 index(i64, i64 j) const { return j; }
 };
 
@@ -182,8 +180,7 @@ __device__ __forceinline__ Key find_kth(const Key* keys, int count, u32 k, int b
 // Keeps the k first elements of each part of kPart, or all of a last part that has fewer, in the order of the line.
 // A line's parts follow each other: `kept` elements in all.
 template <class T, class Source>
-__global__ void __launch_bounds__(kThreads)
-    select_kernel(Source source, i64 parts, u32 k, i64 kept, KeyOf<T>* to_keys, i64* to_indices) {
+__global__ void __launch_bounds__(kThreads) select_kernel(Source source, i64 parts, u32 k, i64 kept, KeyOf<T>* to_keys, i64* to_indices) {
     using Key = KeyOf<T>;
     __shared__ Key keys[kPart + kPart / kPerThread];
     const i64 line = blockIdx.x / parts, part = blockIdx.x - line * parts, first = part * kPart;
@@ -195,8 +192,7 @@ __global__ void __launch_bounds__(kThreads)
     u32 wanted;
     const u32 most = static_cast<u32>(count);
     const Key kth = find_kth(keys, count, k < most ? k : most, SortKey<T>::bits, wanted);
-    const int begin = static_cast<int>(threadIdx.x) * kPerThread,
-              end = begin + kPerThread < count ? begin + kPerThread : count;
+    const int begin = static_cast<int>(threadIdx.x) * kPerThread, end = begin + kPerThread < count ? begin + kPerThread : count;
     u32 found = 0;  // smaller keys, and in the upper half those equal to the k-th
     for (int i = begin; i < end; ++i) {
         const Key key = keys[place_of(i)];
@@ -224,13 +220,9 @@ struct Selected {
     i64 lines, size;
 
     Selected(i64 lines_, i64 size_)
-        : keys(static_cast<std::size_t>(lines_ * size_) * sizeof(KeyOf<T>)),
-          indices(static_cast<std::size_t>(lines_ * size_) * sizeof(i64)),
-          lines(lines_),
-          size(size_) {}
-    SelectedLines<T> elements() const {
-        return {keys.template as<KeyOf<T>>(), indices.template as<i64>(), lines, size};
-    }
+        : keys(static_cast<std::size_t>(lines_ * size_) * sizeof(KeyOf<T>)), indices(static_cast<std::size_t>(lines_ * size_) * sizeof(i64)),
+          lines(lines_), size(size_) {}
+    SelectedLines<T> elements() const { return {keys.template as<KeyOf<T>>(), indices.template as<i64>(), lines, size}; }
 };
 
 template <class T, class Source>
@@ -238,8 +230,8 @@ std::unique_ptr<Selected<T>> select(const Source& source, i64 k) {
     const i64 parts = (source.size + kPart - 1) / kPart;
     const i64 kept = (parts - 1) * k + std::min(k, source.size - (parts - 1) * kPart);
     auto selected = std::make_unique<Selected<T>>(source.lines, kept);
-    launch(select_kernel<T, Source>, static_cast<unsigned>(source.lines * parts), kThreads, source, parts,
-           static_cast<u32>(k), kept, selected->keys.template as<KeyOf<T>>(), selected->indices.template as<i64>());
+    launch(select_kernel<T, Source>, static_cast<unsigned>(source.lines * parts), kThreads, source, parts, static_cast<u32>(k), kept,
+           selected->keys.template as<KeyOf<T>>(), selected->indices.template as<i64>());
     return selected;
 }
 

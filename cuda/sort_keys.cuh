@@ -9,13 +9,11 @@ namespace tapir::gpu {
 
 template <class T>
 struct SortKey {
-    static constexpr bool is_float =
-        std::is_floating_point_v<T> || std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>;
+    static constexpr bool is_float = std::is_floating_point_v<T> || std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>;
     static constexpr bool is_signed = is_float || std::is_same_v<T, i32> || std::is_same_v<T, i64>;
     static constexpr int bits = sizeof(T) * 8;
-    using Bits = std::conditional_t<
-        sizeof(T) == 8, u64,
-        std::conditional_t<sizeof(T) == 4, u32, std::conditional_t<sizeof(T) == 2, std::uint16_t, std::uint8_t>>>;
+    using Bits = std::conditional_t<sizeof(T) == 8, u64,
+                                    std::conditional_t<sizeof(T) == 4, u32, std::conditional_t<sizeof(T) == 2, std::uint16_t, std::uint8_t>>>;
     using Key = std::conditional_t<sizeof(T) == 8, u64, u32>;  // holds Bits
     static constexpr Bits all = static_cast<Bits>(~Bits{0});
     static constexpr Bits sign = static_cast<Bits>(Bits{1} << (bits - 1));
@@ -67,20 +65,13 @@ template <class F>
 void with_sorted_dtype(DType dtype, F&& f) {
     switch (dtype) {
         case DType::boolean:
-        case DType::uint8:
-            return f.template operator()<std::uint8_t>();
-        case DType::int32:
-            return f.template operator()<i32>();
-        case DType::int64:
-            return f.template operator()<i64>();
-        case DType::float16:
-            return f.template operator()<Half>();
-        case DType::bfloat16:
-            return f.template operator()<BFloat16>();
-        case DType::float32:
-            return f.template operator()<float>();
-        default:
-            return f.template operator()<double>();
+        case DType::uint8: return f.template operator()<std::uint8_t>();
+        case DType::int32: return f.template operator()<i32>();
+        case DType::int64: return f.template operator()<i64>();
+        case DType::float16: return f.template operator()<Half>();
+        case DType::bfloat16: return f.template operator()<BFloat16>();
+        case DType::float32: return f.template operator()<float>();
+        default: return f.template operator()<double>();
     }
 }
 

@@ -30,10 +30,8 @@ struct Buffers {
     cub::DoubleBuffer<V> values;
 
     explicit Buffers(i64 n)
-        : key_memory(static_cast<std::size_t>(2 * n) * sizeof(K)),
-          value_memory(static_cast<std::size_t>(2 * n) * sizeof(V)),
-          keys(key_memory.as<K>(), key_memory.as<K>() + n),
-          values(value_memory.as<V>(), value_memory.as<V>() + n) {}
+        : key_memory(static_cast<std::size_t>(2 * n) * sizeof(K)), value_memory(static_cast<std::size_t>(2 * n) * sizeof(V)),
+          keys(key_memory.as<K>(), key_memory.as<K>() + n), values(value_memory.as<V>(), value_memory.as<V>() + n) {}
 };
 
 // Stable; by the lower `bits` of the keys.
@@ -44,8 +42,7 @@ void radix_sort(cub::DoubleBuffer<K>& keys, cub::DoubleBuffer<V>& values, i64 n,
     std::size_t bytes = 0;
     TAPIR_CUDA_CHECK(cub::DeviceRadixSort::SortPairs(nullptr, bytes, keys, values, count, 0, bits, stream.handle));
     const Scratch scratch(bytes);
-    launched(stream,
-             cub::DeviceRadixSort::SortPairs(scratch.as<>(), bytes, keys, values, count, 0, bits, stream.handle));
+    launched(stream, cub::DeviceRadixSort::SortPairs(scratch.as<>(), bytes, keys, values, count, 0, bits, stream.handle));
 }
 
 template <class V>
@@ -97,8 +94,7 @@ struct Results {
 
 template <class T, class K, class V, bool kApart>
 __global__ void __launch_bounds__(kThreads)
-    put_sorted_kernel(SortKey<T> sort_key, const T* x, V count, LineGroup group, Split<V> split, const K* keys,
-                      const V* values, Results<T> out) {
+    put_sorted_kernel(SortKey<T> sort_key, const T* x, V count, LineGroup group, Split<V> split, const K* keys, const V* values, Results<T> out) {
     const i64 index = global_index();
     if (index >= static_cast<i64>(count)) return;
     V column = static_cast<V>(index);
@@ -127,20 +123,17 @@ void sort_group(const SortArgs& args, const LineGroup& group, int line_bits) {
     using D = decltype(Split<V>::size);
     const Split<V> split{D(group.width), D(group.size), D(args.k)};
     Buffers<K, V> sorted(n);
-    launch(make_keys_kernel<T, K, V, kApart>, blocks_for(n, kThreads), kThreads, sort_key, x, static_cast<V>(n), group,
-           split, sorted.keys.Current(), sorted.values.Current());
+    launch(make_keys_kernel<T, K, V, kApart>, blocks_for(n, kThreads), kThreads, sort_key, x, static_cast<V>(n), group, split, sorted.keys.Current(),
+           sorted.values.Current());
     radix_sort(sorted.keys, sorted.values, n, SortKey<T>::bits + (kApart ? 0 : line_bits));
     if constexpr (kApart) {
-        cub::DoubleBuffer<V> lines(reinterpret_cast<V*>(sorted.keys.Current()),
-                                   reinterpret_cast<V*>(sorted.keys.Alternate()));
-        launch(line_numbers_kernel<V>, blocks_for(n, kThreads), kThreads, sorted.values.Current(), static_cast<V>(n),
-               split, lines.Current());
+        cub::DoubleBuffer<V> lines(reinterpret_cast<V*>(sorted.keys.Current()), reinterpret_cast<V*>(sorted.keys.Alternate()));
+        launch(line_numbers_kernel<V>, blocks_for(n, kThreads), kThreads, sorted.values.Current(), static_cast<V>(n), split, lines.Current());
         radix_sort(lines, sorted.values, n, line_bits);
     }
     const i64 results = group.lines() * args.k;
-    launch(put_sorted_kernel<T, K, V, kApart>, blocks_for(results, kThreads), kThreads, sort_key, x,
-           static_cast<V>(results), group, split, sorted.keys.Current(), sorted.values.Current(),
-           Results<T>{static_cast<T*>(args.values), args.indices, args.k});
+    launch(put_sorted_kernel<T, K, V, kApart>, blocks_for(results, kThreads), kThreads, sort_key, x, static_cast<V>(results), group, split,
+           sorted.keys.Current(), sorted.values.Current(), Results<T>{static_cast<T*>(args.values), args.indices, args.k});
 }
 
 template <class T>

@@ -10,11 +10,14 @@
 
 namespace tapir::nn {
 
-#define TAPIR_ACTIVATION(Name, call)                                                \
-    class Name : public Module {                                                    \
-     public:                                                                        \
-        Tensor forward(In x) const { const ModuleScope scope(*this); return call; } \
-        Tensor operator()(In x) const { return forward(x); }                        \
+#define TAPIR_ACTIVATION(Name, call)                         \
+    class Name : public Module {                             \
+     public:                                                 \
+        Tensor forward(In x) const {                         \
+            const ModuleScope scope(*this);                  \
+            return call;                                     \
+        }                                                    \
+        Tensor operator()(In x) const { return forward(x); } \
     };
 TAPIR_ACTIVATION(Identity, x.tensor)
 TAPIR_ACTIVATION(ReLU, relu(x))
@@ -32,15 +35,18 @@ TAPIR_ACTIVATION(Hardswish, hardswish(x))
 #undef TAPIR_ACTIVATION
 
 // With one number.
-#define TAPIR_ACTIVATION_OF_NUMBER(Name, number, value, call)                       \
-    class Name : public Module {                                                    \
-     public:                                                                        \
-        explicit Name(double number = value) : number##_(number) {}                 \
-        Tensor forward(In x) const { const ModuleScope scope(*this); return call; } \
-        Tensor operator()(In x) const { return forward(x); }                        \
-                                                                                    \
-     private:                                                                       \
-        double number##_;                                                           \
+#define TAPIR_ACTIVATION_OF_NUMBER(Name, number, value, call)       \
+    class Name : public Module {                                    \
+     public:                                                        \
+        explicit Name(double number = value) : number##_(number) {} \
+        Tensor forward(In x) const {                                \
+            const ModuleScope scope(*this);                         \
+            return call;                                            \
+        }                                                           \
+        Tensor operator()(In x) const { return forward(x); }        \
+                                                                    \
+     private:                                                       \
+        double number##_;                                           \
     };
 TAPIR_ACTIVATION_OF_NUMBER(LeakyReLU, negative_slope, 0.01, leaky_relu(x, negative_slope_))
 TAPIR_ACTIVATION_OF_NUMBER(ELU, alpha, 1, elu(x, alpha_))
@@ -52,7 +58,10 @@ TAPIR_ACTIVATION_OF_NUMBER(Softshrink, lambd, 0.5, softshrink(x, lambd_))
 class GELU : public Module {
  public:
     explicit GELU(bool tanh_approximation = false) : is_tanh_(tanh_approximation) {}
-    Tensor forward(In x) const { const ModuleScope scope(*this); return is_tanh_ ? gelu_tanh(x) : gelu(x); }
+    Tensor forward(In x) const {
+        const ModuleScope scope(*this);
+        return is_tanh_ ? gelu_tanh(x) : gelu(x);
+    }
     Tensor operator()(In x) const { return forward(x); }
 
  private:
@@ -62,7 +71,10 @@ class GELU : public Module {
 class Softplus : public Module {
  public:
     explicit Softplus(double beta = 1, double threshold = 20) : beta_(beta), threshold_(threshold) {}
-    Tensor forward(In x) const { const ModuleScope scope(*this); return softplus(x, beta_, threshold_); }
+    Tensor forward(In x) const {
+        const ModuleScope scope(*this);
+        return softplus(x, beta_, threshold_);
+    }
     Tensor operator()(In x) const { return forward(x); }
 
  private:
@@ -72,7 +84,10 @@ class Softplus : public Module {
 class Hardtanh : public Module {
  public:
     explicit Hardtanh(double min_val = -1, double max_val = 1) : min_(min_val), max_(max_val) {}
-    Tensor forward(In x) const { const ModuleScope scope(*this); return hardtanh(x, min_, max_); }
+    Tensor forward(In x) const {
+        const ModuleScope scope(*this);
+        return hardtanh(x, min_, max_);
+    }
     Tensor operator()(In x) const { return forward(x); }
 
  private:
@@ -82,7 +97,10 @@ class Hardtanh : public Module {
 class Threshold : public Module {
  public:
     Threshold(double threshold, double value) : threshold_(threshold), value_(value) {}
-    Tensor forward(In x) const { const ModuleScope scope(*this); return threshold(x, threshold_, value_); }
+    Tensor forward(In x) const {
+        const ModuleScope scope(*this);
+        return threshold(x, threshold_, value_);
+    }
     Tensor operator()(In x) const { return forward(x); }
 
  private:
@@ -90,15 +108,18 @@ class Threshold : public Module {
 };
 
 // Along one dimension; PyTorch's default of none given is gone there, too.
-#define TAPIR_ACTIVATION_ALONG(Name, call, ...)                                              \
-    class Name : public Module {                                                             \
-     public:                                                                                 \
-        explicit Name(int dim __VA_ARGS__) : dim_(dim) {}                                    \
-        Tensor forward(In x) const { const ModuleScope scope(*this); return call(x, dim_); } \
-        Tensor operator()(In x) const { return forward(x); }                                 \
-                                                                                             \
-     private:                                                                                \
-        int dim_;                                                                            \
+#define TAPIR_ACTIVATION_ALONG(Name, call, ...)              \
+    class Name : public Module {                             \
+     public:                                                 \
+        explicit Name(int dim __VA_ARGS__) : dim_(dim) {}    \
+        Tensor forward(In x) const {                         \
+            const ModuleScope scope(*this);                  \
+            return call(x, dim_);                            \
+        }                                                    \
+        Tensor operator()(In x) const { return forward(x); } \
+                                                             \
+     private:                                                \
+        int dim_;                                            \
     };
 TAPIR_ACTIVATION_ALONG(Softmax, softmax)
 TAPIR_ACTIVATION_ALONG(LogSoftmax, log_softmax)
@@ -110,7 +131,10 @@ TAPIR_ACTIVATION_ALONG(GLU, glu, = -1)
 class Flatten : public Module {
  public:
     explicit Flatten(int start_dim = 1, int end_dim = -1) : start_(start_dim), end_(end_dim) {}
-    Tensor forward(In x) const { const ModuleScope scope(*this); return flatten(x, start_, end_); }
+    Tensor forward(In x) const {
+        const ModuleScope scope(*this);
+        return flatten(x, start_, end_);
+    }
     Tensor operator()(In x) const { return forward(x); }
 
  private:
@@ -121,7 +145,10 @@ class Flatten : public Module {
 class Unflatten : public Module {
  public:
     Unflatten(int dim, const Shape& sizes) : dim_(dim), sizes_(sizes) {}
-    Tensor forward(In x) const { const ModuleScope scope(*this); return unflatten(x, dim_, sizes_); }
+    Tensor forward(In x) const {
+        const ModuleScope scope(*this);
+        return unflatten(x, dim_, sizes_);
+    }
     Tensor operator()(In x) const { return forward(x); }
 
  private:

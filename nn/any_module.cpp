@@ -13,8 +13,7 @@ void AnyModule::fail_module(const Loc& loc) const {
 void AnyModule::fail_type(const std::type_info& wanted, const Loc& loc) const {
     if (!has_value()) fail_empty(loc);
     const Module* held = get();
-    fail<ValueError>(loc, "AnyModule: it holds a {}, and was asked for a {}", held ? type_name(typeid(*held)) : "function",
-                     type_name(wanted));
+    fail<ValueError>(loc, "AnyModule: it holds a {}, and was asked for a {}", held ? type_name(typeid(*held)) : "function", type_name(wanted));
 }
 void AnyModule::fail_call(const Loc& loc) {
     fail<ValueError>(loc, "AnyModule: it holds a module whose forward() takes anything but one tensor; call it as(...).forward(...)");

@@ -13,10 +13,9 @@ namespace tapir::nn {
 namespace detail {
 /// Something that makes a tensor of a tensor.
 template <class Layer>
-constexpr bool kTakesTensor = requires(Layer& layer, const In& x) { Tensor(layer.forward(x)); } ||
-                              requires(Layer& layer, const In& x) { Tensor(layer.forward(x.tensor)); } ||
-                              requires(Layer& layer, const In& x) { Tensor(layer(x)); } ||
-                              requires(Layer& layer, const In& x) { Tensor(layer(x.tensor)); };
+constexpr bool kTakesTensor = requires(Layer& layer, const In& x) { Tensor(layer.forward(x)); } || requires(Layer& layer, const In& x) {
+    Tensor(layer.forward(x.tensor));
+} || requires(Layer& layer, const In& x) { Tensor(layer(x)); } || requires(Layer& layer, const In& x) { Tensor(layer(x.tensor)); };
 }  // namespace detail
 
 /// Holds one module of any type, or a function or lambda of a tensor (ValueError for a null one). As of any module, a copy shares its

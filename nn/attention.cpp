@@ -39,9 +39,7 @@ Tensor both(const Tensor& a, const Tensor& b) {
     return added(a, b) + added(b, a);
 }
 
-Tensor activated(const In& x, TransformerActivation activation) {
-    return activation == TransformerActivation::relu ? relu(x) : gelu(x);
-}
+Tensor activated(const In& x, TransformerActivation activation) { return activation == TransformerActivation::relu ? relu(x) : gelu(x); }
 
 }  // namespace
 
@@ -84,23 +82,22 @@ AttentionResult MultiheadAttention::forward(In query, const Tensor& key, const T
     const Loc& loc = query.loc;
     for (const In& x : {query, In(key, loc), In(value, loc)}) tapir::detail::check_defined(x, op);
     if (tapir::detail::thread.caller.line() == 0) {  // not a part of a transformer, whose caller sees no weights
-        tapir::detail::thread.left_out =
-            masks.need_weights ? nullptr : "the weights of MultiheadAttention ({.need_weights = true})";
+        tapir::detail::thread.left_out = masks.need_weights ? nullptr : "the weights of MultiheadAttention ({.need_weights = true})";
         tapir::detail::thread.left_out_at = loc;
     }
     if (!masks.average_attn_weights && !masks.need_weights) {
-        fail<ValueError>(loc, "{}: .average_attn_weights = false asks for the weights of each head, but .need_weights is false, as it is "
-                              "unless given: then there are no weights", op);
+        fail<ValueError>(loc,
+                         "{}: .average_attn_weights = false asks for the weights of each head, but .need_weights is false, as it is "
+                         "unless given: then there are no weights",
+                         op);
     }
     const int64_t embed = out_proj.weight.shape()[0], head = embed / heads_;
     const int rank = query.tensor.dim();
     const auto wrong = [&] {
-        const bool lack_time = query.tensor.shape() == Shape{embed} && key.shape() == Shape{options_.kdim} &&
-                               value.shape() == Shape{options_.vdim};
+        const bool lack_time = query.tensor.shape() == Shape{embed} && key.shape() == Shape{options_.kdim} && value.shape() == Shape{options_.vdim};
         fail<ShapeError>(loc, "{}: query {}, key {} and value {} do not fit: they need to be ({}) with {}, {} and {} features{}", op,
-                         query.tensor.shape(), key.shape(), value.shape(),
-                         options_.batch_first ? "batch, time, features" : "time, batch, features", embed, options_.kdim, options_.vdim,
-                         tapir::detail::missing_hint(lack_time, "time's"));
+                         query.tensor.shape(), key.shape(), value.shape(), options_.batch_first ? "batch, time, features" : "time, batch, features",
+                         embed, options_.kdim, options_.vdim, tapir::detail::missing_hint(lack_time, "time's"));
     };
     if ((rank != 2 && rank != 3) || key.dim() != rank || value.dim() != rank) wrong();
     if (query.tensor.shape().back() != embed || key.shape().back() != options_.kdim || value.shape().back() != options_.vdim) wrong();
@@ -113,8 +110,8 @@ AttentionResult MultiheadAttention::forward(In query, const Tensor& key, const T
     const int64_t queries = query.tensor.shape()[time_dim], keys = key.shape()[time_dim];
     const auto check_mask = [&](const char* called, const Tensor& mask) {
         if (!mask.defined() || mask.dtype() == bool_ || is_floating(mask.dtype())) return;
-        fail<DTypeError>(loc, "{}: {} must hold bools (true: not looked at) or floats, not {}: convert it with mask.to(bool_)", op,
-                         called, name(mask.dtype()));
+        fail<DTypeError>(loc, "{}: {} must hold bools (true: not looked at) or floats, not {}: convert it with mask.to(bool_)", op, called,
+                         name(mask.dtype()));
     };
     check_mask("attn_mask", masks.attn_mask);
     check_mask("key_padding_mask", masks.key_padding_mask);
@@ -152,7 +149,8 @@ AttentionResult MultiheadAttention::forward(In query, const Tensor& key, const T
     }
     if (const Tensor& padding = masks.key_padding_mask; padding.defined()) {
         if (padding.shape() != (rank == 2 ? Shape{keys} : Shape{batch, keys})) {
-            fail<ShapeError>(loc, "{}: key_padding_mask has shape {}, expected {}", op, padding.shape(), rank == 2 ? Shape{keys} : Shape{batch, keys});
+            fail<ShapeError>(loc, "{}: key_padding_mask has shape {}, expected {}", op, padding.shape(),
+                             rank == 2 ? Shape{keys} : Shape{batch, keys});
         }
         mask = both(mask, reshape(allowed(padding), {batch, 1, 1, keys}));
     }
@@ -189,11 +187,8 @@ LayerNorm norm_of(int64_t d_model, const TransformerOptions& options, const Loc&
 }  // namespace
 
 TransformerLayer::TransformerLayer(int64_t d_model, int64_t nhead, const TransformerOptions& options, const Loc& loc)
-    : self_attn(attention_of(d_model, nhead, options, loc)),
-      linear1(d_model, options.dim_feedforward, options.bias, loc),
-      linear2(options.dim_feedforward, d_model, options.bias, loc),
-      norm1(norm_of(d_model, options, loc)),
-      norm2(norm_of(d_model, options, loc)),
+    : self_attn(attention_of(d_model, nhead, options, loc)), linear1(d_model, options.dim_feedforward, options.bias, loc),
+      linear2(options.dim_feedforward, d_model, options.bias, loc), norm1(norm_of(d_model, options, loc)), norm2(norm_of(d_model, options, loc)),
       options_(options) {}
 
 Tensor TransformerLayer::drop(const Tensor& x) const { return dropout(x, options_.dropout, is_training()); }
@@ -226,8 +221,7 @@ void TransformerEncoderLayer::members(Members& m) {
 }
 
 TransformerDecoderLayer::TransformerDecoderLayer(int64_t d_model, int64_t nhead, const TransformerOptions& options, Loc loc)
-    : TransformerLayer(d_model, nhead, options, loc),
-      multihead_attn(attention_of(d_model, nhead, options, loc)),
+    : TransformerLayer(d_model, nhead, options, loc), multihead_attn(attention_of(d_model, nhead, options, loc)),
       norm3(norm_of(d_model, options, loc)) {}
 
 Tensor TransformerDecoderLayer::look(const Tensor& x, const Tensor& memory, const TransformerMasks& masks) const {
@@ -258,8 +252,8 @@ void TransformerDecoderLayer::members(Members& m) {
 namespace {
 
 template <class Stack>
-void fill_stack(Stack& stack, const char* name, int64_t d_model, int64_t nhead, int64_t count, const TransformerOptions& options,
-                bool final_norm, const Loc& loc) {
+void fill_stack(Stack& stack, const char* name, int64_t d_model, int64_t nhead, int64_t count, const TransformerOptions& options, bool final_norm,
+                const Loc& loc) {
     if (count < 1) fail<ValueError>(loc, "{}: num_layers must be at least 1, got {}", name, count);
     if (count > kMostLayers) fail<ValueError>(loc, "{}: num_layers must be at most {}, got {}", name, kMostLayers, count);
     for (int64_t i = 0; i < count; ++i) stack.layers.emplace_back(d_model, nhead, options, loc);
@@ -274,8 +268,8 @@ void stack_members(Stack& stack, Members& m) {
 
 }  // namespace
 
-TransformerEncoder::TransformerEncoder(int64_t d_model, int64_t nhead, int64_t num_layers, const TransformerOptions& options,
-                                       bool final_norm, Loc loc) {
+TransformerEncoder::TransformerEncoder(int64_t d_model, int64_t nhead, int64_t num_layers, const TransformerOptions& options, bool final_norm,
+                                       Loc loc) {
     const CallerScope caller(loc);
     fill_stack(*this, "TransformerEncoder", d_model, nhead, num_layers, options, final_norm, loc);
 }
@@ -290,8 +284,8 @@ Tensor TransformerEncoder::forward(In x, const TransformerMasks& masks) const {
 
 void TransformerEncoder::members(Members& m) { stack_members(*this, m); }
 
-TransformerDecoder::TransformerDecoder(int64_t d_model, int64_t nhead, int64_t num_layers, const TransformerOptions& options,
-                                       bool final_norm, Loc loc) {
+TransformerDecoder::TransformerDecoder(int64_t d_model, int64_t nhead, int64_t num_layers, const TransformerOptions& options, bool final_norm,
+                                       Loc loc) {
     const CallerScope caller(loc);
     fill_stack(*this, "TransformerDecoder", d_model, nhead, num_layers, options, final_norm, loc);
 }
@@ -318,11 +312,13 @@ Transformer::Transformer(const TransformerModelOptions& options, Loc loc)
 Tensor Transformer::forward(In src, const Tensor& tgt, const TransformerModelMasks& masks) const {
     const ModuleScope scope(*this);
     const CallerScope caller(src.loc);
-    const Tensor memory =
-        encoder(src, {.mask = masks.src_mask, .key_padding_mask = masks.src_key_padding_mask, .is_causal = masks.src_is_causal});
+    const Tensor memory = encoder(src, {.mask = masks.src_mask, .key_padding_mask = masks.src_key_padding_mask, .is_causal = masks.src_is_causal});
     return decoder(tgt, memory,
-                   {.mask = masks.tgt_mask, .key_padding_mask = masks.tgt_key_padding_mask, .is_causal = masks.tgt_is_causal,
-                    .memory_mask = masks.memory_mask, .memory_key_padding_mask = masks.memory_key_padding_mask});
+                   {.mask = masks.tgt_mask,
+                    .key_padding_mask = masks.tgt_key_padding_mask,
+                    .is_causal = masks.tgt_is_causal,
+                    .memory_mask = masks.memory_mask,
+                    .memory_key_padding_mask = masks.memory_key_padding_mask});
 }
 
 void Transformer::members(Members& m) { m("encoder", encoder)("decoder", decoder); }

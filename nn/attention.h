@@ -11,37 +11,36 @@
 namespace tapir::nn {
 
 struct MultiheadAttentionOptions {
-    double dropout = 0;         ///< of the attention weights, while training
+    double dropout = 0;  ///< of the attention weights, while training
     bool bias = true;
-    std::int64_t kdim = 0;      ///< features of the keys; 0: embed_dim
-    std::int64_t vdim = 0;      ///< features of the values; 0: embed_dim
+    std::int64_t kdim = 0;  ///< features of the keys; 0: embed_dim
+    std::int64_t vdim = 0;  ///< features of the values; 0: embed_dim
     bool batch_first = false;
 };
 
 struct AttentionMasks {
-    Tensor key_padding_mask{};  ///< (batch, S), or (S,): keys that nobody looks at
-    Tensor attn_mask{};         ///< (L, S) or (batch * heads, L, S): keys that a query does not look at
-    bool is_causal = false;     ///< query i looks at keys 0 to i only
-    bool need_weights = false;  ///< returns the weights as well, which takes their memory (PyTorch's default is true)
+    Tensor key_padding_mask{};         ///< (batch, S), or (S,): keys that nobody looks at
+    Tensor attn_mask{};                ///< (L, S) or (batch * heads, L, S): keys that a query does not look at
+    bool is_causal = false;            ///< query i looks at keys 0 to i only
+    bool need_weights = false;         ///< returns the weights as well, which takes their memory (PyTorch's default is true)
     bool average_attn_weights = true;  ///< over the heads; false needs need_weights (ValueError)
 };
 
 struct AttentionResult {
     Tensor output;   // like the query
     Tensor weights;  // (batch, L, S), or (batch, heads, L, S); UNDEFINED unless asked for by AttentionMasks::need_weights,
-                   // as the error says where it is read
+                     // as the error says where it is read
 };
 
 /// Attention in several subspaces: each head has its share of embed_dim.
 class MultiheadAttention : public Module {
  public:
-    Parameter in_proj_weight;                              ///< (3 embed_dim, embed_dim); undefined where kdim or vdim differ:
-    Parameter q_proj_weight, k_proj_weight, v_proj_weight;    ///< then these are (embed_dim, embed_dim, kdim and vdim)
-    Parameter in_proj_bias;                                ///< (3 embed_dim,)
+    Parameter in_proj_weight;                               ///< (3 embed_dim, embed_dim); undefined where kdim or vdim differ:
+    Parameter q_proj_weight, k_proj_weight, v_proj_weight;  ///< then these are (embed_dim, embed_dim, kdim and vdim)
+    Parameter in_proj_bias;                                 ///< (3 embed_dim,)
     Linear out_proj;
 
-    MultiheadAttention(std::int64_t embed_dim, std::int64_t num_heads, const MultiheadAttentionOptions& options = {},
-                       Loc loc = Loc::current());
+    MultiheadAttention(std::int64_t embed_dim, std::int64_t num_heads, const MultiheadAttentionOptions& options = {}, Loc loc = Loc::current());
     AttentionResult forward(In query, const Tensor& key, const Tensor& value, const AttentionMasks& masks = {}) const;
     AttentionResult operator()(In query, const Tensor& key, const Tensor& value, const AttentionMasks& masks = {}) const {
         return forward(query, key, value, masks);
@@ -92,8 +91,7 @@ class TransformerLayer : public Module {
 
 class TransformerEncoderLayer : public TransformerLayer {
  public:
-    TransformerEncoderLayer(std::int64_t d_model, std::int64_t nhead, const TransformerOptions& options = {},
-                            Loc loc = Loc::current());
+    TransformerEncoderLayer(std::int64_t d_model, std::int64_t nhead, const TransformerOptions& options = {}, Loc loc = Loc::current());
     Tensor forward(In x, const TransformerMasks& masks = {}) const;
     Tensor operator()(In x, const TransformerMasks& masks = {}) const { return forward(x, masks); }
     void members(Members& m) override;
@@ -105,8 +103,7 @@ class TransformerDecoderLayer : public TransformerLayer {
     MultiheadAttention multihead_attn;
     LayerNorm norm3;
 
-    TransformerDecoderLayer(std::int64_t d_model, std::int64_t nhead, const TransformerOptions& options = {},
-                            Loc loc = Loc::current());
+    TransformerDecoderLayer(std::int64_t d_model, std::int64_t nhead, const TransformerOptions& options = {}, Loc loc = Loc::current());
     Tensor forward(In x, const Tensor& memory, const TransformerMasks& masks = {}) const;
     Tensor operator()(In x, const Tensor& memory, const TransformerMasks& masks = {}) const { return forward(x, memory, masks); }
     void members(Members& m) override;

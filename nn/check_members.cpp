@@ -40,8 +40,10 @@ void check_members(const Module& model, const Tape& tape, const std::vector<Tens
         if (!found[i].module.empty()) list += " in " + found[i].module;
     }
     if (found.size() > kShown) list += fmt::format("\n  and {} more", found.size() - kShown);
-    fail<ValueError>(loc, "check_members: members() of this {} does not name {} of the tensors that require a gradient on the tape, so that "
-                          "nothing trains, saves or moves {}:{}", type_name(typeid(model)), found.size(), found.size() == 1 ? "it" : "them", list);
+    fail<ValueError>(loc,
+                     "check_members: members() of this {} does not name {} of the tensors that require a gradient on the tape, so that "
+                     "nothing trains, saves or moves {}:{}",
+                     type_name(typeid(model)), found.size(), found.size() == 1 ? "it" : "them", list);
 }
 
 }  // namespace tapir::nn

@@ -11,9 +11,7 @@ namespace tapir::nn {
 ConvLayer::ConvLayer(const char* name, int dims, bool is_transposed, std::int64_t in, std::int64_t out, const Shape& kernel_size,
                      const ConvLayerOptions& options, const Loc& loc)
     : options_{ByName(), options.stride, options.padding, options.dilation, options.groups},
-      unpadded_{ByName(), options.stride, 0, options.dilation, options.groups},
-      padding_mode_(options.padding_mode),
-      name_(name) {
+      unpadded_{ByName(), options.stride, 0, options.dilation, options.groups}, padding_mode_(options.padding_mode), name_(name) {
     if (in < 1 || out < 1) fail<ValueError>(loc, "{}: channels must be at least 1, got {} and {}", name, in, out);
     if (options.groups < 1 || in % options.groups != 0 || out % options.groups != 0) {
         fail<ValueError>(loc, "{}: {} groups do not divide {} and {} channels", name, options.groups, in, out);

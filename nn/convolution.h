@@ -57,26 +57,27 @@ class ConvLayer : public Module {
 };
 
 // Constructors with the struct of options, or with PyTorch's positions.
-#define TAPIR_CONV_CONSTRUCTORS(Name, dims)                                                                                   \
-    Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const ConvLayerOptions& options = {}, \
-         Loc loc = Loc::current())                                                                                            \
-        : ConvLayer(#Name, dims, false, in_channels, out_channels, kernel_size, options, loc) {}                              \
-    template <ShapeArg S>                                                                                                     \
-    Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const S& stride,                      \
-         Loc loc = Loc::current())                                                                                            \
-        : Name(in_channels, out_channels, kernel_size, ConvLayerOptions{ByName(), stride}, loc) {}                            \
-    Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const Shape& stride,                  \
-         const Padding& padding, const Shape& dilation = 1, std::int64_t groups = 1, Flag with_bias = true,                   \
-         const PadMode& padding_mode = {}, Loc loc = Loc::current())                                                          \
-        : Name(in_channels, out_channels, kernel_size,                                                                        \
-               ConvLayerOptions{ByName(), stride, padding, dilation, groups, with_bias, padding_mode}, loc) {}
+#define TAPIR_CONV_CONSTRUCTORS(Name, dims)                                                                                                     \
+    Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const ConvLayerOptions& options = {},                   \
+         Loc loc = Loc::current())                                                                                                              \
+        : ConvLayer(#Name, dims, false, in_channels, out_channels, kernel_size, options, loc) {}                                                \
+    template <ShapeArg S>                                                                                                                       \
+    Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const S& stride, Loc loc = Loc::current())              \
+        : Name(in_channels, out_channels, kernel_size, ConvLayerOptions{ByName(), stride}, loc) {}                                              \
+    Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const Shape& stride, const Padding& padding,            \
+         const Shape& dilation = 1, std::int64_t groups = 1, Flag with_bias = true, const PadMode& padding_mode = {}, Loc loc = Loc::current()) \
+        : Name(in_channels, out_channels, kernel_size, ConvLayerOptions{ByName(), stride, padding, dilation, groups, with_bias, padding_mode},  \
+               loc) {}
 
 /// (batch, in, length) -> (batch, out, length'): see conv1d. Throws ValueError for sizes below 1, channels that the groups do
 /// not divide, and padding "same" with a stride.
 class Conv1d : public ConvLayer {
  public:
     TAPIR_CONV_CONSTRUCTORS(Conv1d, 1)
-    Tensor forward(In x) const { const ModuleScope scope(*this); return conv1d(In(padded(x), x.loc), In(weight, x.loc), bias, conv_options()); }
+    Tensor forward(In x) const {
+        const ModuleScope scope(*this);
+        return conv1d(In(padded(x), x.loc), In(weight, x.loc), bias, conv_options());
+    }
     Tensor operator()(In x) const { return forward(x); }
 };
 
@@ -84,7 +85,10 @@ class Conv1d : public ConvLayer {
 class Conv2d : public ConvLayer {
  public:
     TAPIR_CONV_CONSTRUCTORS(Conv2d, 2)
-    Tensor forward(In x) const { const ModuleScope scope(*this); return conv2d(In(padded(x), x.loc), In(weight, x.loc), bias, conv_options()); }
+    Tensor forward(In x) const {
+        const ModuleScope scope(*this);
+        return conv2d(In(padded(x), x.loc), In(weight, x.loc), bias, conv_options());
+    }
     Tensor operator()(In x) const { return forward(x); }
 };
 
@@ -92,7 +96,10 @@ class Conv2d : public ConvLayer {
 class Conv3d : public ConvLayer {
  public:
     TAPIR_CONV_CONSTRUCTORS(Conv3d, 3)
-    Tensor forward(In x) const { const ModuleScope scope(*this); return conv3d(In(padded(x), x.loc), In(weight, x.loc), bias, conv_options()); }
+    Tensor forward(In x) const {
+        const ModuleScope scope(*this);
+        return conv3d(In(padded(x), x.loc), In(weight, x.loc), bias, conv_options());
+    }
     Tensor operator()(In x) const { return forward(x); }
 };
 #undef TAPIR_CONV_CONSTRUCTORS
@@ -109,23 +116,24 @@ class ConvTransposeLayer : public ConvLayer {
     ConvTransposeOptions transpose_options_;
 };
 
-#define TAPIR_CONV_TRANSPOSE(Name, dims, op)                                                                                               \
-    class Name : public ConvTransposeLayer {                                                                                               \
-     public:                                                                                                                               \
-        Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size,                                                \
-             const ConvTransposeLayerOptions& options = {}, Loc loc = Loc::current())                                                      \
-            : ConvTransposeLayer(#Name, dims, in_channels, out_channels, kernel_size, options, loc) {}                                     \
-        template <ShapeArg S>                                                                                                              \
-        Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const S& stride,                               \
-             Loc loc = Loc::current())                                                                                                     \
-            : Name(in_channels, out_channels, kernel_size, ConvTransposeLayerOptions{ByName(), stride}, loc) {}                            \
-        Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const Shape& stride,                           \
-             const Shape& padding, const Shape& output_padding = 0, std::int64_t groups = 1, Flag with_bias = true,                        \
-             const Shape& dilation = 1, Loc loc = Loc::current())                                                                          \
-            : Name(in_channels, out_channels, kernel_size,                                                                                 \
-                   ConvTransposeLayerOptions{ByName(), stride, padding, output_padding, groups, with_bias, dilation}, loc) {}              \
-        Tensor forward(In x) const { const ModuleScope scope(*this); return op(checked(x), In(weight, x.loc), bias, transpose_options_); } \
-        Tensor operator()(In x) const { return forward(x); }                                                                               \
+#define TAPIR_CONV_TRANSPOSE(Name, dims, op)                                                                                                       \
+    class Name : public ConvTransposeLayer {                                                                                                       \
+     public:                                                                                                                                       \
+        Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const ConvTransposeLayerOptions& options = {},         \
+             Loc loc = Loc::current())                                                                                                             \
+            : ConvTransposeLayer(#Name, dims, in_channels, out_channels, kernel_size, options, loc) {}                                             \
+        template <ShapeArg S>                                                                                                                      \
+        Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const S& stride, Loc loc = Loc::current())             \
+            : Name(in_channels, out_channels, kernel_size, ConvTransposeLayerOptions{ByName(), stride}, loc) {}                                    \
+        Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const Shape& stride, const Shape& padding,             \
+             const Shape& output_padding = 0, std::int64_t groups = 1, Flag with_bias = true, const Shape& dilation = 1, Loc loc = Loc::current()) \
+            : Name(in_channels, out_channels, kernel_size,                                                                                         \
+                   ConvTransposeLayerOptions{ByName(), stride, padding, output_padding, groups, with_bias, dilation}, loc) {}                      \
+        Tensor forward(In x) const {                                                                                                               \
+            const ModuleScope scope(*this);                                                                                                        \
+            return op(checked(x), In(weight, x.loc), bias, transpose_options_);                                                                    \
+        }                                                                                                                                          \
+        Tensor operator()(In x) const { return forward(x); }                                                                                       \
     };
 TAPIR_CONV_TRANSPOSE(ConvTranspose1d, 1, conv_transpose1d)
 TAPIR_CONV_TRANSPOSE(ConvTranspose2d, 2, conv_transpose2d)

@@ -8,7 +8,10 @@ namespace tapir::nn {
 /// What they have in common: the probability, and an op of it. Throws ValueError for a probability outside [0, 1].
 class DropoutLayer : public Module {
  public:
-    Tensor forward(In x) const { const ModuleScope scope(*this); return op_(x, p_, is_training()); }
+    Tensor forward(In x) const {
+        const ModuleScope scope(*this);
+        return op_(x, p_, is_training());
+    }
     Tensor operator()(In x) const { return forward(x); }
     std::string describe() const override;
 

@@ -33,7 +33,10 @@ class Upsample : public Module {
 class Unfold : public Module {
  public:
     explicit Unfold(const Shape& kernel_size, const FoldOptions& options = {}) : kernel_size_(kernel_size), options_(options) {}
-    Tensor forward(In x) const { const ModuleScope scope(*this); return unfold(x, kernel_size_, options_); }
+    Tensor forward(In x) const {
+        const ModuleScope scope(*this);
+        return unfold(x, kernel_size_, options_);
+    }
     Tensor operator()(In x) const { return forward(x); }
     std::string describe() const override { return kernel_size_.str(); }
 
@@ -47,7 +50,10 @@ class Fold : public Module {
  public:
     Fold(const Shape& output_size, const Shape& kernel_size, const FoldOptions& options = {})
         : output_size_(output_size), kernel_size_(kernel_size), options_(options) {}
-    Tensor forward(In x) const { const ModuleScope scope(*this); return fold(x, output_size_, kernel_size_, options_); }
+    Tensor forward(In x) const {
+        const ModuleScope scope(*this);
+        return fold(x, output_size_, kernel_size_, options_);
+    }
     Tensor operator()(In x) const { return forward(x); }
     std::string describe() const override { return output_size_.str() + ", kernel " + kernel_size_.str(); }
 
@@ -57,16 +63,19 @@ class Fold : public Module {
 };
 
 // A layer that calls op(x, number).
-#define TAPIR_SHUFFLE_LAYER(Name, op)                                         \
-    class Name : public Module {                                              \
-     public:                                                                  \
-        explicit Name(std::int64_t number) : number_(number) {}               \
-        Tensor forward(In x) const { const ModuleScope scope(*this); return op(x, number_); } \
-        Tensor operator()(In x) const { return forward(x); }                  \
+#define TAPIR_SHUFFLE_LAYER(Name, op)                                             \
+    class Name : public Module {                                                  \
+     public:                                                                      \
+        explicit Name(std::int64_t number) : number_(number) {}                   \
+        Tensor forward(In x) const {                                              \
+            const ModuleScope scope(*this);                                       \
+            return op(x, number_);                                                \
+        }                                                                         \
+        Tensor operator()(In x) const { return forward(x); }                      \
         std::string describe() const override { return std::to_string(number_); } \
-                                                                              \
-     private:                                                                 \
-        std::int64_t number_;                                                 \
+                                                                                  \
+     private:                                                                     \
+        std::int64_t number_;                                                     \
     };
 TAPIR_SHUFFLE_LAYER(PixelShuffle, pixel_shuffle)
 TAPIR_SHUFFLE_LAYER(PixelUnshuffle, pixel_unshuffle)

@@ -120,7 +120,8 @@ Tensor uniform_(const Tensor& t, double low, double high, Generator& generator, 
 
 Tensor normal_(const Tensor& t, double mean, double std, Loc loc) { return normal_(t, mean, std, default_generator(), loc); }
 Tensor normal_(const Tensor& t, double mean, double std, Generator& generator, Loc loc) {
-    if (!std::isfinite(mean) || std::isinf(std)) fail<ValueError>(loc, "normal_: the mean {} and the standard deviation {} must be finite", mean, std);
+    if (!std::isfinite(mean) || std::isinf(std))
+        fail<ValueError>(loc, "normal_: the mean {} and the standard deviation {} must be finite", mean, std);
     const PauseUnlessTraced pause;
     Tensor to = t;
     return to.normal_(mean, std, generator, loc);
@@ -213,17 +214,13 @@ double gain(Nonlinearity nonlinearity, double slope) noexcept {
     return 1;
 }
 
-Tensor kaiming_uniform_(const Tensor& t, const KaimingOptions& options, Loc loc) {
-    return kaiming_uniform_(t, options, default_generator(), loc);
-}
+Tensor kaiming_uniform_(const Tensor& t, const KaimingOptions& options, Loc loc) { return kaiming_uniform_(t, options, default_generator(), loc); }
 Tensor kaiming_uniform_(const Tensor& t, const KaimingOptions& options, Generator& generator, Loc loc) {
     const double bound = std::sqrt(3.0) * kaiming_std("kaiming_uniform_", t, options, loc);
     return t.numel() == 0 ? t : uniform_(t, -bound, bound, generator, loc);
 }
 
-Tensor kaiming_normal_(const Tensor& t, const KaimingOptions& options, Loc loc) {
-    return kaiming_normal_(t, options, default_generator(), loc);
-}
+Tensor kaiming_normal_(const Tensor& t, const KaimingOptions& options, Loc loc) { return kaiming_normal_(t, options, default_generator(), loc); }
 Tensor kaiming_normal_(const Tensor& t, const KaimingOptions& options, Generator& generator, Loc loc) {
     const double std = kaiming_std("kaiming_normal_", t, options, loc);
     return t.numel() == 0 ? t : normal_(t, 0, std, generator, loc);

@@ -22,9 +22,9 @@ namespace tapir::nn {
 void fail_not_floating(const char* layer, const In& x) {
     const DType dtype = x.tensor.dtype();
     fail<DTypeError>(x.loc, "{}: the input must be floating, got {} {}; {}", layer, name(dtype), x.tensor.shape(),
-                     dtype == uint8    ? "images of bytes become so by x.to(float32) / 255"
-                     : dtype == bool_ ? "x.to(float32) makes it so"
-                                       : "x.to(float32) makes it so, and nn::Embedding takes indices");
+                     dtype == uint8       ? "images of bytes become so by x.to(float32) / 255"
+                         : dtype == bool_ ? "x.to(float32) makes it so"
+                                          : "x.to(float32) makes it so, and nn::Embedding takes indices");
 }
 
 Linear::Linear(std::int64_t in_features, std::int64_t out_features, LinearOptions options, Loc loc) {
@@ -42,9 +42,7 @@ Tensor Linear::forward(In x) const {
 
 void Linear::members(Members& m) { m("weight", weight)("bias", bias); }
 
-std::string Linear::describe() const {
-    return fmt::format("{}, {}{}", weight.shape()[1], weight.shape()[0], bias.defined() ? "" : ", no bias");
-}
+std::string Linear::describe() const { return fmt::format("{}, {}{}", weight.shape()[1], weight.shape()[0], bias.defined() ? "" : ", no bias"); }
 
 Bilinear::Bilinear(std::int64_t in1_features, std::int64_t in2_features, std::int64_t out_features, LinearOptions options, Loc loc) {
     const CallerScope caller(loc);
@@ -149,8 +147,7 @@ std::string EmbeddingBag::describe() const {
     return text;
 }
 
-LayerNorm::LayerNorm(const Shape& normalized_shape, LayerNormOptions options, Loc loc)
-    : shape_(normalized_shape), options_(options) {
+LayerNorm::LayerNorm(const Shape& normalized_shape, LayerNormOptions options, Loc loc) : shape_(normalized_shape), options_(options) {
     const CallerScope caller(loc);
     if (normalized_shape.empty()) fail<ShapeError>(loc, "LayerNorm: needs at least one dimension to normalise over");
     check_eps("LayerNorm", options.eps, loc);

@@ -38,8 +38,7 @@ class Bilinear : public Module {
  public:
     Parameter weight, bias;
 
-    Bilinear(std::int64_t in1_features, std::int64_t in2_features, std::int64_t out_features, LinearOptions options = {},
-             Loc loc = Loc::current());
+    Bilinear(std::int64_t in1_features, std::int64_t in2_features, std::int64_t out_features, LinearOptions options = {}, Loc loc = Loc::current());
     Tensor forward(In a, In b) const;
     Tensor operator()(In a, In b) const { return forward(a, b); }
     void members(Members& m) override;
@@ -60,7 +59,7 @@ class PReLU : public Module {
 
 struct EmbeddingOptions {
     std::optional<std::int64_t> padding_idx = {};  ///< a row that is zero and gets no gradient; -1: the last
-    bool sparse = true;  ///< gradients hold only the rows that were used, and optimizers update only those
+    bool sparse = true;                            ///< gradients hold only the rows that were used, and optimizers update only those
 };
 
 /// Rows of a table by their indices: (...) -> (..., width). weight (count, width), normal. Throws IndexError unless all are in
@@ -74,8 +73,7 @@ class Embedding : public Module {
 
     Embedding(std::int64_t count, std::int64_t width, EmbeddingOptions options = {}, Loc loc = Loc::current());
     /// A table that is there already: word vectors.
-    static Embedding from_pretrained(const Tensor& table, bool freeze = true, EmbeddingOptions options = {},
-                                     Loc loc = Loc::current());
+    static Embedding from_pretrained(const Tensor& table, bool freeze = true, EmbeddingOptions options = {}, Loc loc = Loc::current());
     Tensor forward(In indices) const;
     Tensor operator()(In indices) const { return forward(indices); }
     void members(Members& m) override;
@@ -123,8 +121,7 @@ class LayerNorm : public Module {
     Parameter weight, bias;
 
     explicit LayerNorm(const Shape& normalized_shape, LayerNormOptions options = {}, Loc loc = Loc::current());
-    explicit LayerNorm(std::initializer_list<std::int64_t> normalized_shape, LayerNormOptions options = {},
-                       Loc loc = Loc::current())
+    explicit LayerNorm(std::initializer_list<std::int64_t> normalized_shape, LayerNormOptions options = {}, Loc loc = Loc::current())
         : LayerNorm(Shape(normalized_shape.begin(), static_cast<int>(normalized_shape.size()), loc), options, loc) {}
     Tensor forward(In x) const;
     Tensor operator()(In x) const { return forward(x); }

@@ -10,15 +10,18 @@
 
 namespace tapir::nn {
 
-#define TAPIR_LOSS(Name, function)                                                                                          \
-    class Name : public Module {                                                                                            \
-     public:                                                                                                                \
-        explicit Name(Reduction reduction = Reduction::mean) : reduction_(reduction) {}                                     \
-        Tensor forward(In input, In target) const { const ModuleScope scope(*this); return function(input, target, reduction_); } \
-        Tensor operator()(In input, In target) const { return forward(input, target); }                                     \
-                                                                                                                            \
-     private:                                                                                                               \
-        Reduction reduction_;                                                                                               \
+#define TAPIR_LOSS(Name, function)                                                      \
+    class Name : public Module {                                                        \
+     public:                                                                            \
+        explicit Name(Reduction reduction = Reduction::mean) : reduction_(reduction) {} \
+        Tensor forward(In input, In target) const {                                     \
+            const ModuleScope scope(*this);                                             \
+            return function(input, target, reduction_);                                 \
+        }                                                                               \
+        Tensor operator()(In input, In target) const { return forward(input, target); } \
+                                                                                        \
+     private:                                                                           \
+        Reduction reduction_;                                                           \
     };
 TAPIR_LOSS(L1Loss, l1_loss)
 TAPIR_LOSS(MSELoss, mse_loss)
@@ -27,15 +30,18 @@ TAPIR_LOSS(MultiLabelMarginLoss, multilabel_margin_loss)
 #undef TAPIR_LOSS
 
 // With options, which `o` holds in the call.
-#define TAPIR_LOSS(Name, call)                                                                                              \
-    class Name : public Module {                                                                                            \
-     public:                                                                                                                \
-        explicit Name(const Name##Options& options = {}) : o(options) {}                                                    \
-        Tensor forward(In input, In target) const { const ModuleScope scope(*this); return call; }                          \
-        Tensor operator()(In input, In target) const { return forward(input, target); }                                     \
-                                                                                                                            \
-     private:                                                                                                               \
-        Name##Options o;                                                                                                    \
+#define TAPIR_LOSS(Name, call)                                                          \
+    class Name : public Module {                                                        \
+     public:                                                                            \
+        explicit Name(const Name##Options& options = {}) : o(options) {}                \
+        Tensor forward(In input, In target) const {                                     \
+            const ModuleScope scope(*this);                                             \
+            return call;                                                                \
+        }                                                                               \
+        Tensor operator()(In input, In target) const { return forward(input, target); } \
+                                                                                        \
+     private:                                                                           \
+        Name##Options o;                                                                \
     };
 struct HuberLossOptions {
     Reduction reduction = Reduction::mean;
@@ -67,16 +73,19 @@ TAPIR_LOSS(PoissonNLLLoss, poisson_nll_loss(input, target, o.log_input, o.full, 
 #undef TAPIR_LOSS
 
 // With weights, which are buffers.
-#define TAPIR_LOSS(Name, call, ...)                                                                                         \
-    class Name : public Module {                                                                                            \
-     public:                                                                                                                \
-        explicit Name(const Name##Options& options = {}) : o(options) {}                                                    \
-        Tensor forward(In input, In target) const { const ModuleScope scope(*this); return call; }                          \
-        Tensor operator()(In input, In target) const { return forward(input, target); }                                     \
-        void members(Members& m) override { m __VA_ARGS__; }                                                                \
-                                                                                                                            \
-     private:                                                                                                               \
-        Name##Options o;                                                                                                    \
+#define TAPIR_LOSS(Name, call, ...)                                                     \
+    class Name : public Module {                                                        \
+     public:                                                                            \
+        explicit Name(const Name##Options& options = {}) : o(options) {}                \
+        Tensor forward(In input, In target) const {                                     \
+            const ModuleScope scope(*this);                                             \
+            return call;                                                                \
+        }                                                                               \
+        Tensor operator()(In input, In target) const { return forward(input, target); } \
+        void members(Members& m) override { m __VA_ARGS__; }                            \
+                                                                                        \
+     private:                                                                           \
+        Name##Options o;                                                                \
     };
 using CrossEntropyLossOptions = CrossEntropyOptions;
 TAPIR_LOSS(CrossEntropyLoss, cross_entropy(input, target, o), .buffer("weight", o.weight))
@@ -113,15 +122,18 @@ TAPIR_LOSS(MultiLabelSoftMarginLoss, multilabel_soft_margin_loss(input, target, 
 #undef TAPIR_LOSS
 
 // Of three tensors.
-#define TAPIR_LOSS(Name, a, b, c, call)                                                                                     \
-    class Name : public Module {                                                                                            \
-     public:                                                                                                                \
-        explicit Name(const Name##Options& options = {}) : o(options) {}                                                    \
-        Tensor forward(In a, In b, In c) const { const ModuleScope scope(*this); return call; }                             \
-        Tensor operator()(In a, In b, In c) const { return forward(a, b, c); }                                              \
-                                                                                                                            \
-     private:                                                                                                               \
-        Name##Options o;                                                                                                    \
+#define TAPIR_LOSS(Name, a, b, c, call)                                        \
+    class Name : public Module {                                               \
+     public:                                                                   \
+        explicit Name(const Name##Options& options = {}) : o(options) {}       \
+        Tensor forward(In a, In b, In c) const {                               \
+            const ModuleScope scope(*this);                                    \
+            return call;                                                       \
+        }                                                                      \
+        Tensor operator()(In a, In b, In c) const { return forward(a, b, c); } \
+                                                                               \
+     private:                                                                  \
+        Name##Options o;                                                       \
     };
 struct GaussianNLLLossOptions {
     bool full = false;
@@ -146,8 +158,7 @@ struct TripletMarginLossOptions {
     bool swap = false;
     Reduction reduction = Reduction::mean;
 };
-TAPIR_LOSS(TripletMarginLoss, anchor, positive, negative,
-           triplet_margin_loss(anchor, positive, negative, o.margin, o.p, o.eps, o.swap, o.reduction))
+TAPIR_LOSS(TripletMarginLoss, anchor, positive, negative, triplet_margin_loss(anchor, positive, negative, o.margin, o.p, o.eps, o.swap, o.reduction))
 struct TripletMarginWithDistanceLossOptions {
     std::function<Tensor(const Tensor&, const Tensor&)> distance_function{};
     double margin = 1;
@@ -176,7 +187,10 @@ class CTCLoss : public Module {
 class CosineSimilarity : public Module {
  public:
     explicit CosineSimilarity(int dim = 1, double eps = 1e-8) : dim_(dim), eps_(eps) {}
-    Tensor forward(In x1, In x2) const { const ModuleScope scope(*this); return cosine_similarity(x1, x2, dim_, eps_); }
+    Tensor forward(In x1, In x2) const {
+        const ModuleScope scope(*this);
+        return cosine_similarity(x1, x2, dim_, eps_);
+    }
     Tensor operator()(In x1, In x2) const { return forward(x1, x2); }
 
  private:
@@ -187,7 +201,10 @@ class CosineSimilarity : public Module {
 class PairwiseDistance : public Module {
  public:
     explicit PairwiseDistance(double p = 2, double eps = 1e-6, bool keepdim = false) : p_(p), eps_(eps), keepdim_(keepdim) {}
-    Tensor forward(In x1, In x2) const { const ModuleScope scope(*this); return pairwise_distance(x1, x2, p_, eps_, keepdim_); }
+    Tensor forward(In x1, In x2) const {
+        const ModuleScope scope(*this);
+        return pairwise_distance(x1, x2, p_, eps_, keepdim_);
+    }
     Tensor operator()(In x1, In x2) const { return forward(x1, x2); }
 
  private:

@@ -70,8 +70,7 @@ const ModuleName* Module::name_without_place() const {
     return name;
 }
 
-ModuleScope::ModuleScope(const Module& module)
-    : outer_(tapir::detail::thread.module), outer_call_(tapir::detail::thread.module_call) {
+ModuleScope::ModuleScope(const Module& module) : outer_(tapir::detail::thread.module), outer_call_(tapir::detail::thread.module_call) {
     auto& thread = tapir::detail::thread;
     const ModuleName* name = __atomic_load_n(&module.place_, __ATOMIC_ACQUIRE);
     if (!name && !outer_ && tapir::detail::is_tracing()) {  // a model that the traced function has captured: the graph's parameters get its names
@@ -198,8 +197,7 @@ void check_not_recorded(const std::string& path, const Tensor& t, const Loc& loc
     const AutogradMeta* meta = t.impl()->meta;
     const bool is_used = meta && meta->leaf_number < log.leaf_slots.size() && log.leaf_slots[meta->leaf_number].tape == log.id;
     if (!is_used && t.impl()->node.tape != log.id) return;
-    fail<TapeError>(loc, "to: {} is recorded on the tape of line {}; convert the module when the tape is gone", path,
-                    log.opened.line());
+    fail<TapeError>(loc, "to: {} is recorded on the tape of line {}; convert the module when the tape is gone", path, log.opened.line());
 }
 
 // What a tensor is to become, and its gradient.
@@ -250,8 +248,10 @@ void convert_all(Module& module, const Convert& convert, const Loc& loc) {
 NamedTensors state_of(const char* op, const Module& module, const Loc& loc) {
     NamedTensors state = module.state_dict();
     if (!state.empty()) return state;
-    fail<ValueError>(loc, "{}: this {} has no tensors; those that it shall have are named in it by "
-                          "void members(nn::Members& m) override {{ m(\"weight\", weight)(\"layer\", layer); }}", op, type_name(module));
+    fail<ValueError>(loc,
+                     "{}: this {} has no tensors; those that it shall have are named in it by "
+                     "void members(nn::Members& m) override {{ m(\"weight\", weight)(\"layer\", layer); }}",
+                     op, type_name(module));
 }
 
 void copy_state(const NamedTensors& own, const NamedTensors& state, const Loc& loc) {
@@ -368,7 +368,7 @@ IncompatibleKeys Module::load_state_dict(const NamedTensors& state, bool strict,
 std::string Module::str() const {
     std::string text;
     std::unordered_map<const TensorImpl*, std::string> first;  // the name a tensor was shown under
-    std::vector<std::size_t> parents;  // how much of a path is the names of the modules around it
+    std::vector<std::size_t> parents;                          // how much of a path is the names of the modules around it
     const auto line = [&](const std::string& path) {
         return std::string(parents.size() * 2, ' ') + path.substr(parents.empty() ? 0 : parents.back());
     };
@@ -452,8 +452,7 @@ std::string Module::parameter_table() const {
         if (is_new) sum.add(t);
         const std::string kind = is_buffer ? "buffer" : is_trained ? "trained" : "frozen";
         rows.push_back({path, t.shape().str(), name(t.dtype()), fmt::format("{}", name(t.device())), with_commas(t.numel()),
-                        with_commas(t.numel() * static_cast<std::int64_t>(itemsize(t.dtype()))),
-                        is_new ? kind : "the same as " + place->second});
+                        with_commas(t.numel() * static_cast<std::int64_t>(itemsize(t.dtype()))), is_new ? kind : "the same as " + place->second});
     });
     std::string text = align(rows, {false, false, false, false, true, true, false});
     text += trained.str("trained");
@@ -467,8 +466,7 @@ std::ostream& operator<<(std::ostream& out, const Module& module) { return out <
 void detail::own_tensors(const Module& original, Module& copy, const Loc& loc) {
     const CallerScope caller(loc);
     if (typeid(original) != typeid(copy)) {
-        fail<ValueError>(loc, "clone: the module is a {}, of which this would copy the part that is a {}", type_name(original),
-                         type_name(copy));
+        fail<ValueError>(loc, "clone: the module is a {}, of which this would copy the part that is a {}", type_name(original), type_name(copy));
     }
     const tapir::detail::PauseRecording pause;
     std::unordered_set<const void*> theirs;  // tensors and modules of the original
@@ -480,8 +478,7 @@ void detail::own_tensors(const Module& original, Module& copy, const Loc& loc) {
     walk.start(const_cast<Module&>(original));
     const auto check_own = [&](const std::string& path, const void* member) {
         if (!theirs.contains(member)) return;
-        fail<ValueError>(loc, "clone: {} is held by a pointer that copies of this {} share; give the copy one of its own", path,
-                         type_name(original));
+        fail<ValueError>(loc, "clone: {} is held by a pointer that copies of this {} share; give the copy one of its own", path, type_name(original));
     };
     std::unordered_map<const TensorImpl*, Tensor> made;
     std::vector<std::pair<Tensor*, Tensor>> places;
@@ -521,14 +518,14 @@ IncompatibleKeys load(Module& module, const TextArg& path, const LoadOptions& op
     NamedTensors state = io::load_safetensors("load", path, &metadata, loc);
     if (options.rename) state = rename(std::move(state), options.rename, loc);
     StateDiff diff = state_diff(own, state, options.strict);
-    const bool is_run = std::find(metadata.begin(), metadata.end(), std::pair<std::string, std::string>("format", kTrainingStateFormat)) !=
-                        metadata.end();
+    const bool is_run =
+        std::find(metadata.begin(), metadata.end(), std::pair<std::string, std::string>("format", kTrainingStateFormat)) != metadata.end();
     if (is_run && !options.rename && (!diff.text.empty() || diff.keys.unexpected_keys.size() == state.size())) {
         const std::string part = part_that_fits(own, state);
         fail<FileError>(loc, "load: {} is the state of a whole run, which TrainingState saved and loads; {}", path,
-                        part.empty() ? fmt::format("no part of it fits this {}", type_name(module))
-                                     : fmt::format("for this {} alone: nn::load(model, path, {{.rename = only_prefix(\"{}.\")}})",
-                                                   type_name(module), part));
+                        part.empty()
+                            ? fmt::format("no part of it fits this {}", type_name(module))
+                            : fmt::format("for this {} alone: nn::load(model, path, {{.rename = only_prefix(\"{}.\")}})", type_name(module), part));
     }
     if (!diff.text.empty()) fail<FileError>(loc, "load: {} does not fit this {}:{}", path, type_name(module), diff.text);
     copy_state(own, state, loc);

@@ -43,7 +43,10 @@ class ModuleScope;
 
 namespace detail {
 template <class Map>
-constexpr bool kHasKeys = !std::is_base_of_v<Module, Map> && requires(Map& map) { std::string(map.begin()->first); map.begin()->second; };
+constexpr bool kHasKeys = !std::is_base_of_v<Module, Map> && requires(Map& map) {
+    std::string(map.begin()->first);
+    map.begin()->second;
+};
 /// Gives the copy of a module tensors of its own.
 void own_tensors(const Module& original, Module& copy, const Loc& loc);
 }  // namespace detail
@@ -116,7 +119,10 @@ class Members {
     /// A submodule behind a std::unique_ptr, std::shared_ptr or std::optional, where there is one; they may also be the elements
     /// of a list or map, so that it holds modules of several types. A copy of the module shares what a std::shared_ptr holds.
     template <class Pointer>
-        requires requires(Pointer& pointer) { static_cast<bool>(pointer); static_cast<Module&>(*pointer); }
+        requires requires(Pointer& pointer) {
+            static_cast<bool>(pointer);
+            static_cast<Module&>(*pointer);
+        }
     Members& operator()(const char* name, Pointer& pointer, Loc loc = Loc::current()) {
         one_of(name, -1, pointer, loc);
         return *this;
@@ -139,7 +145,10 @@ class Members {
     void one_of(const char* name, std::int64_t index, Module& m, const Loc& loc) { on_module(name, index, m, loc); }
     void one_of(const char* name, std::int64_t index, AnyModule& module, const Loc& loc);  // in any_module.cpp
     template <class Pointer>
-        requires requires(Pointer& pointer) { static_cast<bool>(pointer); static_cast<Module&>(*pointer); }
+        requires requires(Pointer& pointer) {
+            static_cast<bool>(pointer);
+            static_cast<Module&>(*pointer);
+        }
     void one_of(const char* name, std::int64_t index, Pointer& pointer, const Loc& loc) {
         if (pointer) on_module(name, index, *pointer, loc);
     }

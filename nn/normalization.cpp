@@ -28,8 +28,7 @@ std::string likely_cause(const Shape& shape, std::int64_t channels) {
 
 }  // namespace
 
-BatchNorm::BatchNorm(const char* name, int least_dims, int most_dims, std::int64_t channels, const BatchNormLayerOptions& options,
-                     const Loc& loc)
+BatchNorm::BatchNorm(const char* name, int least_dims, int most_dims, std::int64_t channels, const BatchNormLayerOptions& options, const Loc& loc)
     : name_(name), least_dims_(least_dims), most_dims_(most_dims), channels_(channels), options_(options) {
     if (channels < 1) fail<ValueError>(loc, "{}: channels must be at least 1, got {}", name, channels);
     check_eps(name, options.eps, loc);
@@ -49,8 +48,7 @@ Tensor BatchNorm::forward(In x) const {
         const bool lacks_batch = x.tensor.defined() && x.tensor.dim() == least_dims_ - 1 && x.tensor.dim() > 0 && x.tensor.shape()[0] == channels_;
         fail<ShapeError>(x.loc, "{}: needs {} dimensions, got {}{}", name_,
                          least_dims_ == most_dims_ ? fmt::format("{}", least_dims_) : fmt::format("{} or {}", least_dims_, most_dims_),
-                         x.tensor.defined() ? x.tensor.shape().str() : "an undefined tensor",
-                         tapir::detail::missing_hint(lacks_batch, "batch's"));
+                         x.tensor.defined() ? x.tensor.shape().str() : "an undefined tensor", tapir::detail::missing_hint(lacks_batch, "batch's"));
     }
     check_floating(name_, x);
     if (x.tensor.shape()[1] != channels_ && (weight.defined() || running_mean.defined())) {
@@ -60,8 +58,10 @@ Tensor BatchNorm::forward(In x) const {
     const bool counts = is_training() && num_batches_tracked.defined();
     double momentum = options_.momentum.value_or(0);
     if (counts && !options_.momentum && tapir::detail::is_tracing()) {
-        fail<TapeError>(x.loc, "{}: without a momentum, in training, each call counts less than the one before; a graph does always the "
-                               "same: trace it in eval(), or give it a momentum", name_);
+        fail<TapeError>(x.loc,
+                        "{}: without a momentum, in training, each call counts less than the one before; a graph does always the "
+                        "same: trace it in eval(), or give it a momentum",
+                        name_);
     }
     if (counts && !options_.momentum) momentum = 1 / (num_batches_tracked.item(x.loc) + 1);
     const Tensor y = batch_norm(x, running_mean, running_var, weight, bias,
@@ -120,9 +120,7 @@ Tensor InstanceNorm::forward(In x) const {
     return instance_norm(In(one, x.loc), weight, bias, eps_).squeeze(0, x.loc);
 }
 
-std::string InstanceNorm::describe() const {
-    return fmt::format("{} channels, eps {}{}", channels_, eps_, weight.defined() ? ", affine" : "");
-}
+std::string InstanceNorm::describe() const { return fmt::format("{} channels, eps {}{}", channels_, eps_, weight.defined() ? ", affine" : ""); }
 
 RMSNorm::RMSNorm(const Shape& normalized_shape, double eps, bool affine, Loc loc) : shape_(normalized_shape), eps_(eps) {
     const CallerScope caller(loc);

@@ -69,7 +69,10 @@ class GroupNorm : public Module {
 
     /// Throws ValueError unless the groups divide the channels.
     GroupNorm(std::int64_t groups, std::int64_t channels, const NormOptions& options = {}, Loc loc = Loc::current());
-    Tensor forward(In x) const { const ModuleScope scope(*this); return group_norm(x, groups_, weight, bias, eps_); }
+    Tensor forward(In x) const {
+        const ModuleScope scope(*this);
+        return group_norm(x, groups_, weight, bias, eps_);
+    }
     Tensor operator()(In x) const { return forward(x); }
     void members(Members& m) override { m("weight", weight)("bias", bias); }
     std::string describe() const override;
@@ -131,10 +134,12 @@ class RMSNorm : public Module {
     Parameter weight;
 
     explicit RMSNorm(const Shape& normalized_shape, double eps = -1, bool affine = true, Loc loc = Loc::current());
-    explicit RMSNorm(std::initializer_list<std::int64_t> normalized_shape, double eps = -1, bool affine = true,
-                     Loc loc = Loc::current())
+    explicit RMSNorm(std::initializer_list<std::int64_t> normalized_shape, double eps = -1, bool affine = true, Loc loc = Loc::current())
         : RMSNorm(Shape(normalized_shape.begin(), static_cast<int>(normalized_shape.size()), loc), eps, affine, loc) {}
-    Tensor forward(In x) const { const ModuleScope scope(*this); return rms_norm(x, shape_, weight, eps_); }
+    Tensor forward(In x) const {
+        const ModuleScope scope(*this);
+        return rms_norm(x, shape_, weight, eps_);
+    }
     Tensor operator()(In x) const { return forward(x); }
     void members(Members& m) override { m("weight", weight); }
     std::string describe() const override { return shape_.str(); }
@@ -149,7 +154,10 @@ class LocalResponseNorm : public Module {
  public:
     explicit LocalResponseNorm(std::int64_t size, double alpha = 1e-4, double beta = 0.75, double k = 1)
         : size_(size), alpha_(alpha), beta_(beta), k_(k) {}
-    Tensor forward(In x) const { const ModuleScope scope(*this); return local_response_norm(x, size_, alpha_, beta_, k_); }
+    Tensor forward(In x) const {
+        const ModuleScope scope(*this);
+        return local_response_norm(x, size_, alpha_, beta_, k_);
+    }
     Tensor operator()(In x) const { return forward(x); }
 
  private:

@@ -20,8 +20,7 @@ Tensor pad_sequence(TensorList sequences, bool batch_first, Scalar padding_value
         if (t.dim() == 0) fail<ShapeError>(loc, "pad_sequence: sequence {} has no dimensions", i);
         const Shape shape = t.shape(), other = first.shape();
         if (!std::equal(shape.begin() + 1, shape.end(), other.begin() + 1, other.end())) {
-            fail<ShapeError>(loc, "pad_sequence: sequence {} has shape {}, the first {}: only the first dimension may differ", i, shape,
-                             other);
+            fail<ShapeError>(loc, "pad_sequence: sequence {} has shape {}, the first {}: only the first dimension may differ", i, shape, other);
         }
         longest = std::max(longest, shape[0]);
     }

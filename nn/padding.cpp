@@ -4,8 +4,7 @@
 
 namespace tapir::nn {
 
-PadLayer::PadLayer(const char* name, int dims, const Shape& padding, const PadMode& mode, Scalar value, const Loc& loc)
-    : mode_(mode), value_(value) {
+PadLayer::PadLayer(const char* name, int dims, const Shape& padding, const PadMode& mode, Scalar value, const Loc& loc) : mode_(mode), value_(value) {
     if (padding.rank() != 1 && padding.rank() != 2 * dims) {
         fail<ValueError>(loc, "{}: padding needs 1 number or {}, got {}", name, 2 * dims, padding);
     }

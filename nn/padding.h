@@ -14,7 +14,10 @@ namespace tapir::nn {
 /// What the layers have in common.
 class PadLayer : public Module {
  public:
-    Tensor forward(In x) const { const ModuleScope scope(*this); return pad(x, widths_, mode_, value_); }
+    Tensor forward(In x) const {
+        const ModuleScope scope(*this);
+        return pad(x, widths_, mode_, value_);
+    }
     Tensor operator()(In x) const { return forward(x); }
     std::string describe() const override;
 
@@ -28,11 +31,10 @@ class PadLayer : public Module {
     Scalar value_;
 };
 
-#define TAPIR_PAD_LAYER(Name, dims, mode)                             \
-    class Name : public PadLayer {                                    \
-     public:                                                          \
-        explicit Name(const Shape& padding, Loc loc = Loc::current()) \
-            : PadLayer(#Name, dims, padding, mode, 0, loc) {}         \
+#define TAPIR_PAD_LAYER(Name, dims, mode)                                                                               \
+    class Name : public PadLayer {                                                                                      \
+     public:                                                                                                            \
+        explicit Name(const Shape& padding, Loc loc = Loc::current()) : PadLayer(#Name, dims, padding, mode, 0, loc) {} \
     };
 TAPIR_PAD_LAYER(ZeroPad1d, 1, "zeros")
 TAPIR_PAD_LAYER(ZeroPad2d, 2, "zeros")
@@ -48,11 +50,10 @@ TAPIR_PAD_LAYER(CircularPad2d, 2, "circular")
 TAPIR_PAD_LAYER(CircularPad3d, 3, "circular")
 #undef TAPIR_PAD_LAYER
 
-#define TAPIR_CONSTANT_PAD_LAYER(Name, dims)                               \
-    class Name : public PadLayer {                                         \
-     public:                                                               \
-        Name(const Shape& padding, Scalar value, Loc loc = Loc::current()) \
-            : PadLayer(#Name, dims, padding, "constant", value, loc) {}    \
+#define TAPIR_CONSTANT_PAD_LAYER(Name, dims)                                                                                           \
+    class Name : public PadLayer {                                                                                                     \
+     public:                                                                                                                           \
+        Name(const Shape& padding, Scalar value, Loc loc = Loc::current()) : PadLayer(#Name, dims, padding, "constant", value, loc) {} \
     };
 TAPIR_CONSTANT_PAD_LAYER(ConstantPad1d, 1)
 TAPIR_CONSTANT_PAD_LAYER(ConstantPad2d, 2)

@@ -35,8 +35,7 @@ Tensor made(const Shape& shape, int64_t gates, int64_t hidden, const std::functi
     return weight;
 }
 
-RecurrentWeights make_weights(int64_t gates, int64_t input, int64_t hidden, bool with_bias, const RecurrentInit& init,
-                              const Loc& loc) {
+RecurrentWeights make_weights(int64_t gates, int64_t input, int64_t hidden, bool with_bias, const RecurrentInit& init, const Loc& loc) {
     check_hidden(hidden, loc);
     RecurrentWeights w;
     w.weight_ih = made({gates * hidden, input}, gates, hidden, init.input, loc);
@@ -59,15 +58,13 @@ Tensor constant_zeros(const Shape& shape, DType dtype, Device device, const Loc&
 
 // --- Cells -------------------------------------------------------------------------------------------------------------------
 
-RecurrentCell::RecurrentCell(const char* name, int64_t gates, int64_t input_size, int64_t hidden_size,
-                             const RecurrentCellOptions& options, const Loc& loc)
+RecurrentCell::RecurrentCell(const char* name, int64_t gates, int64_t input_size, int64_t hidden_size, const RecurrentCellOptions& options,
+                             const Loc& loc)
     : RecurrentWeights(make_weights(gates, input_size, hidden_size, options.bias, options.init, loc)) {
     if (options.relu && gates != 1) fail<ValueError>(loc, "{}: relu is an option of RNNCell only", name);
 }
 
-void RecurrentCell::members(Members& m) {
-    m("weight_ih", weight_ih)("weight_hh", weight_hh)("bias_ih", bias_ih)("bias_hh", bias_hh);
-}
+void RecurrentCell::members(Members& m) { m("weight_ih", weight_ih)("weight_hh", weight_hh)("bias_ih", bias_ih)("bias_hh", bias_hh); }
 
 std::string RecurrentCell::describe() const {
     return fmt::format("{}, {}{}", weight_ih.shape()[1], hidden_size(), bias_ih.defined() ? "" : ", no bias");
@@ -163,9 +160,8 @@ Rows arrange(const std::vector<int64_t>& lengths, int64_t time, Device device) {
     const auto batch = static_cast<int64_t>(lengths.size());
     std::vector<int64_t> order(lengths.size()), back(lengths.size()), places, sources(static_cast<std::size_t>(time * batch));
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-        return lengths[static_cast<std::size_t>(a)] > lengths[static_cast<std::size_t>(b)];
-    });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int64_t a, int64_t b) { return lengths[static_cast<std::size_t>(a)] > lengths[static_cast<std::size_t>(b)]; });
     for (int64_t i = 0; i < batch; ++i) back[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])] = i;
     Rows rows;
     for (int64_t t = 0; t < time; ++t) {
@@ -189,7 +185,7 @@ Tensor rows_from(const Tensor& x, int64_t begin, int64_t end) { return x.defined
 Tensor joined(const Tensor& above, const Tensor& below) { return above.defined() ? cat({above, below}) : above; }
 
 // The last first.
-Tensor joined_reversed(const std::vector<LSTMState>& states, Tensor LSTMState::*part) {
+Tensor joined_reversed(const std::vector<LSTMState>& states, Tensor LSTMState::* part) {
     std::vector<Tensor> parts;
     for (std::size_t i = states.size(); i-- > 0;) parts.push_back(states[i].*part);
     return parts.size() == 1 ? parts[0] : parts[0].defined() ? cat(parts) : Tensor();
@@ -227,8 +223,8 @@ Steps scan_direction(const Tensor& gates, const Tensor& counts, const LSTMState&
 
 // All steps of one cell. `gates`: the input's, row by row of all times. Leaves the states of all times in `outputs`.
 template <class Step>
-LSTMState run_direction(const Tensor& gates, const std::vector<int64_t>& active, const LSTMState& initial, bool reverse,
-                        std::vector<Tensor>& outputs, const Step& step) {
+LSTMState run_direction(const Tensor& gates, const std::vector<int64_t>& active, const LSTMState& initial, bool reverse, std::vector<Tensor>& outputs,
+                        const Step& step) {
     const std::vector<Tensor> parts = split(gates, active);
     const std::size_t times = active.size();
     outputs.assign(times, Tensor());
@@ -270,12 +266,11 @@ Tensor packed_outputs(const std::vector<Tensor>& outputs) {
 
 }  // namespace
 
-RecurrentLayers::RecurrentLayers(const char* name, int64_t gates, int64_t input_size, int64_t hidden_size,
-                                 const RecurrentOptions& options, const Loc& loc)
+RecurrentLayers::RecurrentLayers(const char* name, int64_t gates, int64_t input_size, int64_t hidden_size, const RecurrentOptions& options,
+                                 const Loc& loc)
     : options_(options), name_(name) {
     if (input_size < 1 || hidden_size < 1 || options.num_layers < 1) {
-        fail<ValueError>(loc, "{}: sizes and num_layers must be at least 1, got {}, {} and {}", name, input_size, hidden_size,
-                         options.num_layers);
+        fail<ValueError>(loc, "{}: sizes and num_layers must be at least 1, got {}, {} and {}", name, input_size, hidden_size, options.num_layers);
     }
     if (options.num_layers > kMostLayers) {
         fail<ValueError>(loc, "{}: num_layers must be at most {}, got {}", name, kMostLayers, options.num_layers);
@@ -327,8 +322,8 @@ Tensor RecurrentLayers::checked_state(const Tensor& state, const char* what, con
 }
 
 template <class Step>
-RecurrentLayers::Result RecurrentLayers::run(const In& in, const LSTMState& initial, const Tensor& lengths, bool has_c,
-                                             bool sums_biases, const Step& step) const {
+RecurrentLayers::Result RecurrentLayers::run(const In& in, const LSTMState& initial, const Tensor& lengths, bool has_c, bool sums_biases,
+                                             const Step& step) const {
     tapir::detail::check_defined(in, name_);
     const Loc& loc = in.loc;
     const CallerScope caller(loc);
@@ -338,10 +333,10 @@ RecurrentLayers::Result RecurrentLayers::run(const In& in, const LSTMState& init
     if ((x.dim() != 2 && x.dim() != 3) || x.shape().back() != input_size()) {
         const bool is_turned = x.dim() == 3 && x.shape()[1] == input_size();
         const bool lacks_time = x.dim() == 1 && x.shape()[0] == input_size();
-        fail<ShapeError>(loc, "{}: the input must have shape ({}, {}) or (time, {}), got {}{}", name_,
-                         options_.batch_first ? "batch, time" : "time, batch", input_size(), input_size(), x.shape(),
-                         is_turned ? "; are its features in dimension 1? x.transpose(1, 2) has them last"
-                                   : tapir::detail::missing_hint(lacks_time, "time's"));
+        fail<ShapeError>(
+            loc, "{}: the input must have shape ({}, {}) or (time, {}), got {}{}", name_, options_.batch_first ? "batch, time" : "time, batch",
+            input_size(), input_size(), x.shape(),
+            is_turned ? "; are its features in dimension 1? x.transpose(1, 2) has them last" : tapir::detail::missing_hint(lacks_time, "time's"));
     }
     if (unbatched) {
         x = unsqueeze(x, 1);
@@ -356,15 +351,15 @@ RecurrentLayers::Result RecurrentLayers::run(const In& in, const LSTMState& init
     const bool is_traced = tapir::detail::is_tracing();
     tapir::detail::sequence_loops.were_met |= is_traced;
     const Result all = is_traced && tapir::detail::sequence_loops.are_scans ? run_scans(x, states, of_batch, sums_biases, step, loc)
-                                                                             : run_rows(x, states, of_batch, sums_biases, step, loc);
+                                                                            : run_rows(x, states, of_batch, sums_biases, step, loc);
     if (unbatched) return {squeeze(all.output, 1), {squeeze(all.state.h, 1), has_c ? squeeze(all.state.c, 1) : Tensor()}};
     return {options_.batch_first ? transpose(all.output, 0, 1) : all.output, all.state};
 }
 
 // x: (time, batch, features).
 template <class Step>
-RecurrentLayers::Result RecurrentLayers::run_scans(const Tensor& x, const LSTMState& states, const Tensor& lengths, bool sums_biases, const Step& step,
-                                                   const Loc& loc) const {
+RecurrentLayers::Result RecurrentLayers::run_scans(const Tensor& x, const LSTMState& states, const Tensor& lengths, bool sums_biases,
+                                                   const Step& step, const Loc& loc) const {
     Tensor counts;  // (time, batch, 1)
     if (lengths.defined()) counts = unsqueeze(unsqueeze(arange(x.shape()[0], {int64, x.device()}), 1) < lengths.to(x.device()), 2);
     return run_layers(x, states, sums_biases, [&](const Tensor& gates, const LSTMState& first, bool reverse, const RecurrentWeights& w) {
@@ -390,11 +385,12 @@ RecurrentLayers::Result RecurrentLayers::run_rows(Tensor x, LSTMState states, co
         rows.active.assign(static_cast<std::size_t>(time), batch);
     }
     std::vector<Tensor> outputs;
-    auto [output, last] = run_layers(x, states, sums_biases, [&](const Tensor& gates, const LSTMState& first, bool reverse, const RecurrentWeights& w) {
-        const LSTMState end = run_direction(gates, rows.active, first, reverse, outputs,
-                                            [&](const Tensor& part, const LSTMState& state) { return step(part, state, w); });
-        return Steps{packed_outputs(outputs), end};
-    });
+    auto [output, last] =
+        run_layers(x, states, sums_biases, [&](const Tensor& gates, const LSTMState& first, bool reverse, const RecurrentWeights& w) {
+            const LSTMState end = run_direction(gates, rows.active, first, reverse, outputs,
+                                                [&](const Tensor& part, const LSTMState& state) { return step(part, state, w); });
+            return Steps{packed_outputs(outputs), end};
+        });
     if (lengths.defined()) {
         last = reordered(last, rows.back_order);
         output = index_select(cat({output, constant_zeros({1, output.shape()[1]}, output.dtype(), output.device(), loc)}), 0, rows.sources);

@@ -40,8 +40,8 @@ class RecurrentCell : public Module, public RecurrentWeights {
     std::int64_t hidden_size() const noexcept { return weight_hh.shape()[1]; }
 
  protected:
-    RecurrentCell(const char* name, std::int64_t gates, std::int64_t input_size, std::int64_t hidden_size,
-                  const RecurrentCellOptions& options, const Loc& loc);
+    RecurrentCell(const char* name, std::int64_t gates, std::int64_t input_size, std::int64_t hidden_size, const RecurrentCellOptions& options,
+                  const Loc& loc);
     /// Zeros shaped as the state that belongs to x.
     Tensor initial_state(const Tensor& x, const Loc& loc) const;
 };
@@ -51,8 +51,7 @@ class RNNCell : public RecurrentCell {
  public:
     RNNCell(std::int64_t input_size, std::int64_t hidden_size, const RecurrentCellOptions& options = {}, Loc loc = Loc::current());
     template <std::same_as<bool> Bool>
-    RNNCell(std::int64_t input_size, std::int64_t hidden_size, Bool bias, bool relu = false, const RecurrentInit& init = {},
-            Loc loc = Loc::current())
+    RNNCell(std::int64_t input_size, std::int64_t hidden_size, Bool bias, bool relu = false, const RecurrentInit& init = {}, Loc loc = Loc::current())
         : RNNCell(input_size, hidden_size, RecurrentCellOptions{bias, relu, init}, loc) {}
     Tensor forward(In x, const Tensor& h = {}) const;
     Tensor operator()(In x, const Tensor& h = {}) const { return forward(x, h); }
@@ -88,10 +87,10 @@ class LSTMCell : public RecurrentCell {
 struct RecurrentOptions {
     std::int64_t num_layers = 1;  ///< each reads the outputs of the one before
     bool bias = true;
-    bool batch_first = false;     ///< sequences are (batch, time, feature) instead of (time, batch, feature)
-    double dropout = 0;           ///< of what a layer gives to the next one, while training: none with one layer (PyTorch warns)
-    bool bidirectional = false;   ///< a second cell in each layer reads from the end; outputs are joined: 2 hidden features
-    bool relu = false;            ///< RNN: relu in place of tanh
+    bool batch_first = false;    ///< sequences are (batch, time, feature) instead of (time, batch, feature)
+    double dropout = 0;          ///< of what a layer gives to the next one, while training: none with one layer (PyTorch warns)
+    bool bidirectional = false;  ///< a second cell in each layer reads from the end; outputs are joined: 2 hidden features
+    bool relu = false;           ///< RNN: relu in place of tanh
     RecurrentInit init{};
 };
 
@@ -122,8 +121,8 @@ class RecurrentLayers : public Module {
     int directions() const noexcept { return options_.bidirectional ? 2 : 1; }
 
  protected:
-    RecurrentLayers(const char* name, std::int64_t gates, std::int64_t input_size, std::int64_t hidden_size,
-                    const RecurrentOptions& options, const Loc& loc);
+    RecurrentLayers(const char* name, std::int64_t gates, std::int64_t input_size, std::int64_t hidden_size, const RecurrentOptions& options,
+                    const Loc& loc);
 
     struct Result {
         Tensor output;
@@ -131,8 +130,7 @@ class RecurrentLayers : public Module {
     };
     /// step(input gates of the step, state, weights) is the next state.
     template <class Step>
-    Result run(const In& x, const LSTMState& initial, const Tensor& lengths, bool has_c, bool sums_biases,
-               const Step& step) const;
+    Result run(const In& x, const LSTMState& initial, const Tensor& lengths, bool has_c, bool sums_biases, const Step& step) const;
 
     RecurrentOptions options_;
 
@@ -176,9 +174,7 @@ class LSTM : public RecurrentLayers {
  public:
     LSTM(std::int64_t input_size, std::int64_t hidden_size, const RecurrentOptions& options = {}, Loc loc = Loc::current());
     LSTMResult forward(In x, const LSTMState& state = {}, const Tensor& lengths = {}) const;
-    LSTMResult operator()(In x, const LSTMState& state = {}, const Tensor& lengths = {}) const {
-        return forward(x, state, lengths);
-    }
+    LSTMResult operator()(In x, const LSTMState& state = {}, const Tensor& lengths = {}) const { return forward(x, state, lengths); }
 };
 
 }  // namespace tapir::nn

@@ -5,9 +5,9 @@
 
 namespace tapir::nn {
 
-Sequential::Sequential(AnyModule a, AnyModule b, AnyModule c, AnyModule d, AnyModule e, AnyModule f, AnyModule g, AnyModule h,
-                       AnyModule i, AnyModule j, AnyModule k, AnyModule l, AnyModule m, AnyModule n, AnyModule o, AnyModule p,
-                       AnyModule q, AnyModule r, AnyModule s, AnyModule t) {
+Sequential::Sequential(AnyModule a, AnyModule b, AnyModule c, AnyModule d, AnyModule e, AnyModule f, AnyModule g, AnyModule h, AnyModule i,
+                       AnyModule j, AnyModule k, AnyModule l, AnyModule m, AnyModule n, AnyModule o, AnyModule p, AnyModule q, AnyModule r,
+                       AnyModule s, AnyModule t) {
     for (AnyModule* layer : {&a, &b, &c, &d, &e, &f, &g, &h, &i, &j, &k, &l, &m, &n, &o, &p, &q, &r, &s, &t}) {
         if (layer->has_value()) layers_.push_back(std::move(*layer));
     }

@@ -22,16 +22,14 @@ class Sequential : public Module {
     }
 
     /// The same where not all types can be deduced, because a name is overloaded.
-    explicit Sequential(AnyModule a, AnyModule b = {}, AnyModule c = {}, AnyModule d = {}, AnyModule e = {}, AnyModule f = {},
-                        AnyModule g = {}, AnyModule h = {}, AnyModule i = {}, AnyModule j = {}, AnyModule k = {}, AnyModule l = {},
-                        AnyModule m = {}, AnyModule n = {}, AnyModule o = {}, AnyModule p = {}, AnyModule q = {}, AnyModule r = {},
-                        AnyModule s = {}, AnyModule t = {});
+    explicit Sequential(AnyModule a, AnyModule b = {}, AnyModule c = {}, AnyModule d = {}, AnyModule e = {}, AnyModule f = {}, AnyModule g = {},
+                        AnyModule h = {}, AnyModule i = {}, AnyModule j = {}, AnyModule k = {}, AnyModule l = {}, AnyModule m = {}, AnyModule n = {},
+                        AnyModule o = {}, AnyModule p = {}, AnyModule q = {}, AnyModule r = {}, AnyModule s = {}, AnyModule t = {});
 
     /// Throws ValueError for a null function.
     template <class Layer>
     Sequential& push_back(Layer layer, Loc loc = Loc::current()) {
-        static_assert(detail::kTakesTensor<Layer>,
-                      "a layer of a Sequential needs a forward(In) that gives a Tensor, or is a function of a tensor");
+        static_assert(detail::kTakesTensor<Layer>, "a layer of a Sequential needs a forward(In) that gives a Tensor, or is a function of a tensor");
         if constexpr (std::is_same_v<Layer, AnyModule>) {
             layers_.push_back(std::move(layer));
         } else {

@@ -14,7 +14,7 @@
 namespace tapir::nn {
 namespace {
 
-constexpr std::size_t kMostLines = 20;     // of a kind
+constexpr std::size_t kMostLines = 20;      // of a kind
 constexpr std::size_t kMostCompared = 300;  // names that are searched for near ones
 
 std::string shape_of(const Tensor& t) { return t.defined() ? t.shape().str() : "undefined"; }
@@ -80,9 +80,7 @@ class Lines {
     void add(const std::string& line) {
         if (count_++ < kMostLines) text_ += fmt::format("\n  {}: {}", kind_, line);
     }
-    std::string text() const {
-        return count_ > kMostLines ? text_ + fmt::format("\n  ... and {} more {}", count_ - kMostLines, kind_) : text_;
-    }
+    std::string text() const { return count_ > kMostLines ? text_ + fmt::format("\n  ... and {} more {}", count_ - kMostLines, kind_) : text_; }
 
  private:
     const char* kind_;
@@ -126,8 +124,8 @@ StateDiff state_diff(const NamedTensors& own, const NamedTensors& state, bool st
     Lines lines("missing"), others("unexpected");
     for (const NamedTensor* t : missing) {
         const NamedTensor* near = searches ? nearest(*t, unexpected) : nullptr;
-        lines.add(fmt::format("{} {}{}", t->name, shape_of(t->tensor),
-                              near ? fmt::format("; is it {} {}?", near->name, shape_of(near->tensor)) : ""));
+        lines.add(
+            fmt::format("{} {}{}", t->name, shape_of(t->tensor), near ? fmt::format("; is it {} {}?", near->name, shape_of(near->tensor)) : ""));
     }
     for (const NamedTensor* t : unexpected) others.add(fmt::format("{} {}", t->name, shape_of(t->tensor)));
     diff.text = lines.text() + others.text() + different.text();

@@ -21,7 +21,7 @@ namespace tapir::nn {
 namespace {
 
 bool exists(const std::string& path) {
-    struct stat status {};
+    struct stat status{};
     return ::stat(path.c_str(), &status) == 0;
 }
 
@@ -50,13 +50,13 @@ TrainingState& TrainingState::add(const std::string& name, Save save, Load load,
     return *this;
 }
 
-TrainingState& TrainingState::add_value(const std::string& name, std::function<Tensor()> save, std::function<void(const Tensor&)> load,
-                                        DType dtype, int dim, const Loc& loc) {
+TrainingState& TrainingState::add_value(const std::string& name, std::function<Tensor()> save, std::function<void(const Tensor&)> load, DType dtype,
+                                        int dim, const Loc& loc) {
     return add(
         name, [save = std::move(save)] { return NamedTensors{{"", save()}}; },
         [load = std::move(load), dtype, dim](const NamedTensors& state) {
             const bool fits = state.size() == 1 && state[0].name.empty() && (dim < 0 || state[0].tensor.dim() == dim) &&
-                              (dim < 0 || state[0].tensor.dtype() == dtype);
+                (dim < 0 || state[0].tensor.dtype() == dtype);
             if (!fits) fail<ValueError>(Loc{}, "the file has another kind of value there");
             load(state[0].tensor);
         },
@@ -163,8 +163,7 @@ void TrainingState::load_from(const TextArg& path, const TrainingStateLoadOption
     if (!unexpected.empty() || !missing.empty()) {
         const char* hint = unexpected.empty() ? " (load({.allow_missing = true}) leaves them as they are)" : "";
         fail<FileError>(loc, "TrainingState: {}: the file has other parts than this state{}{}", path,
-                        missing.empty() ? "" : "\n  missing: " + missing + hint,
-                        unexpected.empty() ? "" : "\n  unexpected: " + unexpected);
+                        missing.empty() ? "" : "\n  missing: " + missing + hint, unexpected.empty() ? "" : "\n  unexpected: " + unexpected);
     }
 
     std::vector<NamedTensors> before;  // to go back to

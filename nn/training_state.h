@@ -71,8 +71,8 @@ class TrainingState {
         requires std::is_arithmetic_v<T>
     TrainingState& operator()(const TextArg& name, T& value, Loc loc = Loc::current()) {
         constexpr DType dtype = std::is_floating_point_v<T> ? float64 : int64;
-        return add_value(name, [&value] { return full({}, value, {dtype, cpu}); },
-                         [&value](const Tensor& t) { value = taken<T>(t); }, dtype, /*dim=*/0, loc);
+        return add_value(
+            name, [&value] { return full({}, value, {dtype, cpu}); }, [&value](const Tensor& t) { value = taken<T>(t); }, dtype, /*dim=*/0, loc);
     }
     TrainingState& operator()(const TextArg& name, Generator& generator, Loc loc = Loc::current());
     TrainingState& operator()(const TextArg& name, std::string& text, Loc loc = Loc::current());
@@ -112,8 +112,8 @@ class TrainingState {
     }
     [[noreturn]] static void fail_range(std::int64_t number);
     TrainingState& add(const std::string& name, Save save, Load load, const Loc& loc);
-    TrainingState& add_value(const std::string& name, std::function<Tensor()> save, std::function<void(const Tensor&)> load, DType dtype,
-                             int dim, const Loc& loc);
+    TrainingState& add_value(const std::string& name, std::function<Tensor()> save, std::function<void(const Tensor&)> load, DType dtype, int dim,
+                             const Loc& loc);
     std::string older(int age) const;
     void rotate(const Loc& loc) const;
 

@@ -36,8 +36,7 @@ Tensor zeros_like_state(const LSTMState& state, const Loc& loc) {
 
 // --- N-ary -------------------------------------------------------------------------------------------------------------------
 
-NaryTreeLSTMCell::NaryTreeLSTMCell(std::int64_t input_size, std::int64_t hidden_size, int arity, TreeLSTMOptions options,
-                                   Loc loc)
+NaryTreeLSTMCell::NaryTreeLSTMCell(std::int64_t input_size, std::int64_t hidden_size, int arity, TreeLSTMOptions options, Loc loc)
     : arity_(arity), inner_input_(options.inner_input) {
     const CallerScope caller(loc);
     if (arity < 1 || arity > kMaxFusedChildren) {
@@ -53,9 +52,7 @@ NaryTreeLSTMCell::NaryTreeLSTMCell(std::int64_t input_size, std::int64_t hidden_
     add_to_blocks(bias_hh, 1, arity, hidden_size, options.forget_bias);
 }
 
-void NaryTreeLSTMCell::members(Members& m) {
-    m("weight_ih", weight_ih)("bias_ih", bias_ih)("weight_hh", weight_hh)("bias_hh", bias_hh);
-}
+void NaryTreeLSTMCell::members(Members& m) { m("weight_ih", weight_ih)("bias_ih", bias_ih)("weight_hh", weight_hh)("bias_hh", bias_hh); }
 
 std::string NaryTreeLSTMCell::describe() const {
     return fmt::format("{}, {}, arity {}{}", weight_ih.shape()[1], hidden_size(), arity_, inner_input_ ? ", inner input" : "");
@@ -138,9 +135,7 @@ ChildSumTreeLSTMCell::ChildSumTreeLSTMCell(std::int64_t input_size, std::int64_t
     add_to_blocks(bias, 1, 1, hidden_size, options.forget_bias);
 }
 
-void ChildSumTreeLSTMCell::members(Members& m) {
-    m("weight_ih", weight_ih)("weight_hh", weight_hh)("weight_fh", weight_fh)("bias", bias);
-}
+void ChildSumTreeLSTMCell::members(Members& m) { m("weight_ih", weight_ih)("weight_hh", weight_hh)("weight_fh", weight_fh)("bias", bias); }
 
 std::string ChildSumTreeLSTMCell::describe() const { return fmt::format("{}, {}", weight_ih.shape()[1], hidden_size()); }
 

@@ -29,8 +29,7 @@ class NaryTreeLSTMCell : public Module {
  public:
     Parameter weight_ih, bias_ih, weight_hh, bias_hh;
 
-    NaryTreeLSTMCell(std::int64_t input_size, std::int64_t hidden_size, int arity = 2, TreeLSTMOptions options = {},
-                     Loc loc = Loc::current());
+    NaryTreeLSTMCell(std::int64_t input_size, std::int64_t hidden_size, int arity = 2, TreeLSTMOptions options = {}, Loc loc = Loc::current());
 
     /// A leaf.
     LSTMState forward(In x) const;
@@ -42,12 +41,8 @@ class NaryTreeLSTMCell : public Module {
     LSTMState forward(In x, const std::vector<LSTMState>& children) const;
 
     LSTMState operator()(In x) const { return forward(x); }
-    LSTMState operator()(const LSTMState& left, const LSTMState& right, Loc loc = Loc::current()) const {
-        return forward(left, right, loc);
-    }
-    LSTMState operator()(const std::vector<LSTMState>& children, Loc loc = Loc::current()) const {
-        return forward(children, loc);
-    }
+    LSTMState operator()(const LSTMState& left, const LSTMState& right, Loc loc = Loc::current()) const { return forward(left, right, loc); }
+    LSTMState operator()(const std::vector<LSTMState>& children, Loc loc = Loc::current()) const { return forward(children, loc); }
     LSTMState operator()(In x, const std::vector<LSTMState>& children) const { return forward(x, children); }
 
     int arity() const noexcept { return arity_; }
@@ -72,8 +67,7 @@ class ChildSumTreeLSTMCell : public Module {
  public:
     Parameter weight_ih, weight_hh, weight_fh, bias;
 
-    ChildSumTreeLSTMCell(std::int64_t input_size, std::int64_t hidden_size, TreeLSTMOptions options = {},
-                         Loc loc = Loc::current());
+    ChildSumTreeLSTMCell(std::int64_t input_size, std::int64_t hidden_size, TreeLSTMOptions options = {}, Loc loc = Loc::current());
 
     LSTMState forward(In x, const std::vector<LSTMState>& children = {}) const;
     LSTMState operator()(In x, const std::vector<LSTMState>& children = {}) const { return forward(x, children); }

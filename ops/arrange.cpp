@@ -47,36 +47,28 @@ void pad_rule(Backward& b);
 }  // namespace
 
 TAPIR_OP(tril, "Trilu", tril_rule, "The lower triangle of matrices, 0 above it.", TAPIR_SAMPLE("f(3,4)", tril(x[0])),
-         TAPIR_SAMPLE("f(4,3)", tril(x[0], 1)), TAPIR_SAMPLE("f(2,4,4)", tril(x[0], -1)),
-         TAPIR_SAMPLE("f(3,4)", tril(x[0], -9)), TAPIR_SAMPLE("f(3,4)", tril(x[0], 9)));
+         TAPIR_SAMPLE("f(4,3)", tril(x[0], 1)), TAPIR_SAMPLE("f(2,4,4)", tril(x[0], -1)), TAPIR_SAMPLE("f(3,4)", tril(x[0], -9)),
+         TAPIR_SAMPLE("f(3,4)", tril(x[0], 9)));
 TAPIR_OP(triu, "Trilu", triu_rule, "The upper triangle of matrices, 0 below it.", TAPIR_SAMPLE("f(3,4)", triu(x[0])),
-         TAPIR_SAMPLE("f(4,3)", triu(x[0], 1)), TAPIR_SAMPLE("f(2,2,4,4)", triu(x[0], -1)),
-         TAPIR_SAMPLE("f(3,4)", triu(x[0], 9)));
-TAPIR_OP(flip, NoOnnx("Slice(step -1)"), flip_rule, "Dimensions in reverse order.",
-         TAPIR_SAMPLE("f(5)", flip(x[0], {0})), TAPIR_SAMPLE("f(3,4)", flip(x[0], {0, 1})),
-         TAPIR_SAMPLE("f(2,3,4)", flip(x[0], {-1, 0})), TAPIR_SAMPLE("f(2,3)", flip(x[0], {1})));
-TAPIR_OP(roll, NoOnnx("Slice, Concat"), roll_rule, "Elements moved along dimensions, around the end.",
-         TAPIR_SAMPLE("f(5)", roll(x[0], {2}, {0})), TAPIR_SAMPLE("f(3,4)", roll(x[0], {1, -1}, {0, 1})),
-         TAPIR_SAMPLE("f(3,4)", roll(x[0], {5})), TAPIR_SAMPLE("f(2,3,4)", roll(x[0], {-7}, {-1})),
-         TAPIR_SAMPLE("f(3,4)", roll(x[0], {0}, {1})));
-TAPIR_OP(repeat, "Tile", repeat_rule, "Copies side by side.",
-         TAPIR_SAMPLE_AS("f(3)", "x[0].repeat(2)", repeat(x[0], {2})),
+         TAPIR_SAMPLE("f(4,3)", triu(x[0], 1)), TAPIR_SAMPLE("f(2,2,4,4)", triu(x[0], -1)), TAPIR_SAMPLE("f(3,4)", triu(x[0], 9)));
+TAPIR_OP(flip, NoOnnx("Slice(step -1)"), flip_rule, "Dimensions in reverse order.", TAPIR_SAMPLE("f(5)", flip(x[0], {0})),
+         TAPIR_SAMPLE("f(3,4)", flip(x[0], {0, 1})), TAPIR_SAMPLE("f(2,3,4)", flip(x[0], {-1, 0})), TAPIR_SAMPLE("f(2,3)", flip(x[0], {1})));
+TAPIR_OP(roll, NoOnnx("Slice, Concat"), roll_rule, "Elements moved along dimensions, around the end.", TAPIR_SAMPLE("f(5)", roll(x[0], {2}, {0})),
+         TAPIR_SAMPLE("f(3,4)", roll(x[0], {1, -1}, {0, 1})), TAPIR_SAMPLE("f(3,4)", roll(x[0], {5})),
+         TAPIR_SAMPLE("f(2,3,4)", roll(x[0], {-7}, {-1})), TAPIR_SAMPLE("f(3,4)", roll(x[0], {0}, {1})));
+TAPIR_OP(repeat, "Tile", repeat_rule, "Copies side by side.", TAPIR_SAMPLE_AS("f(3)", "x[0].repeat(2)", repeat(x[0], {2})),
          TAPIR_SAMPLE_AS("f(3,2)", "x[0].repeat(2, 3)", repeat(x[0], {2, 3})),
          TAPIR_SAMPLE_AS("f(3)", "x[0].repeat(2, 1, 2)", repeat(x[0], {2, 1, 2})),
-         TAPIR_SAMPLE_AS("f(2,1,3)", "x[0].repeat(1, 4, 1)", repeat(x[0], {1, 4, 1})),
-         TAPIR_SAMPLE_AS("f()", "x[0].repeat(3)", repeat(x[0], {3})),
+         TAPIR_SAMPLE_AS("f(2,1,3)", "x[0].repeat(1, 4, 1)", repeat(x[0], {1, 4, 1})), TAPIR_SAMPLE_AS("f()", "x[0].repeat(3)", repeat(x[0], {3})),
          TAPIR_SAMPLE_AS("f(2,2,2,2,2)", "x[0].repeat(2, 2, 2, 2, 2)", repeat(x[0], {2, 2, 2, 2, 2})),
          TAPIR_SAMPLE_AS("f(3,2)", "x[0].repeat(0, 2)", repeat(x[0], {0, 2})));
 TAPIR_OP(pad, "Pad", pad_rule, "A constant put around a tensor.", TAPIR_SAMPLE("f(3)", pad(x[0], {1, 2})),
          TAPIR_SAMPLE_AS("f(2,3)", "pad(x[0], (1, 0, 2, 1), value=0.5)", pad(x[0], {1, 0, 2, 1}, 0.5)),
          TAPIR_SAMPLE("f(2,3,4)", pad(x[0], {0, 0, 1, 1})), TAPIR_SAMPLE("f(3,5)", pad(x[0], {-1, 2})),
          TAPIR_SAMPLE("f(4,5)", pad(x[0], {-1, -2, 1, -1})), TAPIR_SAMPLE("f(2,3)", pad(x[0], {0, 0})),
-         TAPIR_SAMPLE("f(2,2,4)", pad(x[0], {2, 3}, "reflect")),
-         TAPIR_SAMPLE("f(1,2,3,4)", pad(x[0], {2, 1, 0, 2}, "reflect")),
-         TAPIR_SAMPLE("f(1,2,4,3)", pad(x[0], {2, -1, -1, 3}, "replicate")),
-         TAPIR_SAMPLE("f(1,1,3,2,3)", pad(x[0], {1, 2, 0, 1, 2, 0}, "replicate")),
-         TAPIR_SAMPLE("f(2,2,3)", pad(x[0], {3, 1}, "circular")),
-         TAPIR_SAMPLE("f(2,1,3,4)", pad(x[0], {1, 2, 2, 3}, "circular")));
+         TAPIR_SAMPLE("f(2,2,4)", pad(x[0], {2, 3}, "reflect")), TAPIR_SAMPLE("f(1,2,3,4)", pad(x[0], {2, 1, 0, 2}, "reflect")),
+         TAPIR_SAMPLE("f(1,2,4,3)", pad(x[0], {2, -1, -1, 3}, "replicate")), TAPIR_SAMPLE("f(1,1,3,2,3)", pad(x[0], {1, 2, 0, 1, 2, 0}, "replicate")),
+         TAPIR_SAMPLE("f(2,2,3)", pad(x[0], {3, 1}, "circular")), TAPIR_SAMPLE("f(2,1,3,4)", pad(x[0], {1, 2, 2, 3}, "circular")));
 
 // --- Triangles -------------------------------------------------------------------------------------------------------
 
@@ -118,8 +110,7 @@ Tensor triangle(const OpInfo& op, const In& x, int64_t diagonal, bool lower) {
     const auto size = static_cast<int64_t>(itemsize(x->dtype));
     parallel_for(columns ? out.numel() / columns : 0, 32 * 1024 / (columns + 1) + 1, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) {
-            const int64_t left = std::clamp<int64_t>(row % rows + first, 0, columns) * size,
-                          right = columns * size - left;
+            const int64_t left = std::clamp<int64_t>(row % rows + first, 0, columns) * size, right = columns * size - left;
             const std::byte* from = source.impl()->data + row * columns * size;
             std::byte* to = out.impl()->data + row * columns * size;
             if (lower) {
@@ -195,8 +186,7 @@ void copy_rolled(const Tensor& out, const Tensor& x, const Shape& shifts) {
             is_empty |= sizes[d] == 0;
         }
         if (is_empty) continue;
-        copy_elements(detail::make_view(out.impl(), sizes, to_strides, to),
-                      detail::make_view(x.impl(), sizes, from_strides, from));
+        copy_elements(detail::make_view(out.impl(), sizes, to_strides, to), detail::make_view(x.impl(), sizes, from_strides, from));
     }
 }
 
@@ -290,8 +280,7 @@ void copy_repeated(const Tensor& out, const Tensor& x, const Shape& times) {
             from += rest % loops.sizes[i] * loops.from[i];
             rest /= loops.sizes[i];
         }
-        copy_elements(detail::make_view(y, sizes, to_strides, to),
-                      detail::make_view(source, sizes, from_strides, from));
+        copy_elements(detail::make_view(y, sizes, to_strides, to), detail::make_view(source, sizes, from_strides, from));
     }
 }
 
@@ -356,8 +345,7 @@ Tensor pad_by(const In& x, const Padding& padding, Scalar value) {
         shape[d] += before + after;
         sizes[d] += std::min<int64_t>(before, 0) + std::min<int64_t>(after, 0);
         if (shape[d] < 0) {
-            fail<ShapeError>(x.loc, "pad: widths {} and {} cut off more than dimension {} of shape {} has", before,
-                             after, d, x.tensor.shape());
+            fail<ShapeError>(x.loc, "pad: widths {} and {} cut off more than dimension {} of shape {} has", before, after, d, x.tensor.shape());
         }
         from += std::max<int64_t>(-before, 0) * x->strides[d];
         grows |= before > 0 || after > 0;
@@ -372,8 +360,7 @@ Tensor pad_by(const In& x, const Padding& padding, Scalar value) {
     if (!is_empty) {
         int64_t to = 0;
         for (int d = 0; d < shape.rank(); ++d) to += std::max<int64_t>(padding.before[d], 0) * out.strides()[d];
-        copy_elements(detail::make_view(out.impl(), sizes, out.strides(), to),
-                      detail::make_view(x.tensor.impl(), sizes, x.tensor.strides(), from));
+        copy_elements(detail::make_view(out.impl(), sizes, out.strides(), to), detail::make_view(x.tensor.impl(), sizes, x.tensor.strides(), from));
     }
     if (!detail::thread.observed) return out;
     PadCall call;
@@ -395,8 +382,7 @@ Padding padding_of(const In& x, const std::vector<int64_t>& widths) {
         fail<ShapeError>(x.loc, "pad: {} widths are too many for shape {}", widths.size(), x.tensor.shape());
     }
     for (const int64_t width : widths) {
-        if (width > kMaxWidth || width < -kMaxWidth)
-            fail<ValueError>(x.loc, "pad: width {} is larger than any memory", width);
+        if (width > kMaxWidth || width < -kMaxWidth) fail<ValueError>(x.loc, "pad: width {} is larger than any memory", width);
     }
     Padding padding{x.tensor.shape(), x.tensor.shape(), static_cast<int>(widths.size() / 2)};
     for (int d = 0; d < rank; ++d) {
@@ -478,8 +464,8 @@ Tensor pad(In x, const std::vector<int64_t>& widths, const PadMode& mode, Scalar
         const int64_t before = padding.before[d], after = padding.after[d];
         const int64_t left = x->sizes[d] + std::min<int64_t>(before, 0) + std::min<int64_t>(after, 0);
         if (left < 0 || std::max(before, after) > most_of(mode.kind(), left)) {
-            fail<ShapeError>(x.loc, "pad: widths {} and {} do not fit dimension {} of shape {} in mode \"{}\"", before, after, d,
-                             x.tensor.shape(), mode.str());
+            fail<ShapeError>(x.loc, "pad: widths {} and {} do not fit dimension {} of shape {} in mode \"{}\"", before, after, d, x.tensor.shape(),
+                             mode.str());
         }
     }
     const detail::RecordedParts parts(x.loc);

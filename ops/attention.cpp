@@ -30,8 +30,7 @@ namespace tapir {
 TAPIR_OP(scaled_dot_product_attention, NoOnnx("MatMul, Softmax"), Composed, "softmax(q k^T / sqrt(E) + mask) v.",
          TAPIR_SAMPLE_AS("f(2,3,4) f(2,5,4) f(2,5,2)", "torch.softmax(x[0] @ x[1].transpose(1, 2) / 2, 2) @ x[2]",
                          scaled_dot_product_attention(x[0], x[1], x[2])),
-         TAPIR_SAMPLE_AS("f(2,2,3,4) f(2,1,5,4) f(5,2) f(3,5)",
-                         "torch.softmax(x[0] @ x[1].transpose(2, 3) * 0.3 + x[3], 3) @ x[2]",
+         TAPIR_SAMPLE_AS("f(2,2,3,4) f(2,1,5,4) f(5,2) f(3,5)", "torch.softmax(x[0] @ x[1].transpose(2, 3) * 0.3 + x[3], 3) @ x[2]",
                          scaled_dot_product_attention(x[0], x[1], x[2], x[3], 0, false, 0.3)),
          TAPIR_SAMPLE_AS("f(4,3) f(4,3) f(4,2)",
                          "torch.softmax((x[0] @ x[1].T / 3 ** 0.5).masked_fill(torch.ones(4, 4).triu(1) > 0, -1e4), 1) @ x[2]",
@@ -48,9 +47,7 @@ int64_t scores_at_once(const Tensor& x, bool recorded) { return int64_t{1} << (o
 int64_t scores_kept(const Tensor& x) { return int64_t{1} << (on_gpu(x) ? 27 : 22); }
 
 // What is added to a masked score: far below all others, but finite, so that a row of nothing else has no nan.
-double masked_score(DType dtype) {
-    return dtype == DType::float16 ? -32752.0 : -static_cast<double>(std::numeric_limits<float>::max()) / 2;
-}
+double masked_score(DType dtype) { return dtype == DType::float16 ? -32752.0 : -static_cast<double>(std::numeric_limits<float>::max()) / 2; }
 
 struct Attention {
     double dropout_p;
@@ -73,9 +70,7 @@ struct Attention {
     // query is scaled.
     Tensor weights(const Tensor& query, const Tensor& key, const Tensor& added, int64_t first_query) const {
         const Tensor products = matmul(query, transpose(key, -1, -2));
-        const Tensor p = added.defined() ? softmax(products + added, -1)
-                         : is_causal     ? causal_softmax(products, first_query)
-                                         : softmax(products, -1);
+        const Tensor p = added.defined() ? softmax(products + added, -1) : is_causal ? causal_softmax(products, first_query) : softmax(products, -1);
         return dropout_p > 0 ? dropout(p, dropout_p, true) : p;
     }
 
@@ -161,12 +156,11 @@ Tensor scaled_dot_product_attention(In query, In key, In value, const Tensor& at
     const detail::ComposedOp composed(op);
     check(query, key, value, attn_mask, dropout_p);
     const int64_t queries = query->sizes[query->rank - 2], keys = key->sizes[key->rank - 2];
-    Shape scores = broadcast_shapes(broadcast_shapes(leading(query), leading(key), op, query.loc),
-                                    leading(value), op, query.loc);
+    Shape scores = broadcast_shapes(broadcast_shapes(leading(query), leading(key), op, query.loc), leading(value), op, query.loc);
     scores.push_back(queries, query.loc);
     scores.push_back(keys, query.loc);
-    if (attn_mask.defined() && (!detail::do_broadcast(scores, attn_mask.shape()) ||
-                                broadcast_shapes(scores, attn_mask.shape(), op, query.loc) != scores)) {
+    if (attn_mask.defined() &&
+        (!detail::do_broadcast(scores, attn_mask.shape()) || broadcast_shapes(scores, attn_mask.shape(), op, query.loc) != scores)) {
         fail<ShapeError>(query.loc, "{}: the mask {} does not broadcast to the scores {}", op, attn_mask.shape(), scores);
     }
 
@@ -174,8 +168,7 @@ Tensor scaled_dot_product_attention(In query, In key, In value, const Tensor& at
     if (const Widened wide({&query, &key, &value}); wide.dtype != float32) [[unlikely]] {
         const detail::PauseAutocast off;
         const auto in = [&](int i) { return In(wide.x[i], query.loc); };
-        return scaled_dot_product_attention(in(0), in(1), in(2), attn_mask, dropout_p, is_causal, scale)
-            .to(wide.dtype, query.loc);
+        return scaled_dot_product_attention(in(0), in(1), in(2), attn_mask, dropout_p, is_causal, scale).to(wide.dtype, query.loc);
     }
     const Tensor q = scaled(query, scale);
     const Tensor &k = key.tensor, &v = value.tensor;
@@ -215,8 +208,7 @@ Tensor attention_weights(In query, In key, const Tensor& mask, double dropout_p,
     const detail::RecordedParts parts(query.loc);
     if (const Widened wide({&query, &key}); wide.dtype != float32) [[unlikely]] {
         const detail::PauseAutocast off;
-        return attention_weights(In(wide.x[0], query.loc), In(wide.x[1], query.loc), mask, dropout_p, is_causal)
-            .to(wide.dtype, query.loc);
+        return attention_weights(In(wide.x[0], query.loc), In(wide.x[1], query.loc), mask, dropout_p, is_causal).to(wide.dtype, query.loc);
     }
     const Attention attention{dropout_p, is_causal};
     const Tensor q = scaled(query, {}), added = attention.bias(q, key.tensor, mask, 0);

@@ -19,7 +19,7 @@ namespace tapir {
 ///
 /// Throws ShapeError where sizes do not agree, DTypeError unless all operands have one floating dtype, ValueError for a
 /// dropout_p outside [0, 1].
-Tensor scaled_dot_product_attention(In query, In key, In value, const Tensor& attn_mask = {}, double dropout_p = 0,
-                                    bool is_causal = false, std::optional<double> scale = {});
+Tensor scaled_dot_product_attention(In query, In key, In value, const Tensor& attn_mask = {}, double dropout_p = 0, bool is_causal = false,
+                                    std::optional<double> scale = {});
 
 }  // namespace tapir

@@ -37,9 +37,7 @@ bool autocast_lowers(const Tensor& x) {
     return x.defined() && is_floating(x.dtype()) && x.dtype() != float64 && x.dtype() != AutocastAccess::dtype(*thread.autocast);
 }
 
-Tensor autocast_to_low(const In& x) {
-    return autocast_lowers(x.tensor) ? converted(*thread.autocast, x) : x.tensor;
-}
+Tensor autocast_to_low(const In& x) { return autocast_lowers(x.tensor) ? converted(*thread.autocast, x) : x.tensor; }
 
 bool wants_float32(Elementwise op) noexcept {
     switch (op) {

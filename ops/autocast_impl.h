@@ -27,9 +27,7 @@ inline Tensor widened(const In& x) {
 }
 
 /// Whether a product of these operands is computed in 16 bits after converting one of them at least.
-inline bool autocast_low(const Tensor& a, const Tensor& b) {
-    return thread.autocast && (autocast_lowers(a) || autocast_lowers(b));
-}
+inline bool autocast_low(const Tensor& a, const Tensor& b) { return thread.autocast && (autocast_lowers(a) || autocast_lowers(b)); }
 
 /// Whether an element-wise op is on the float32 list.
 bool wants_float32(Elementwise op) noexcept;

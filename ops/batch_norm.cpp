@@ -35,9 +35,7 @@ void batch_norm_backward_rule(Backward& b);
 std::vector<Tensor> batch_norm_backward(const In& g, const In& x, const Tensor& weight, bool has_bias, double eps);
 
 // In training, for the samples.
-Tensor trained(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-    return batch_norm(x, {}, {}, weight, bias, {.training = true});
-}
+Tensor trained(const Tensor& x, const Tensor& weight, const Tensor& bias) { return batch_norm(x, {}, {}, weight, bias, {.training = true}); }
 
 // With statistics that are there, for the samples: mean 0.5 and variance 2.
 Tensor evaluated(const Tensor& x, const Tensor& weight, const Tensor& bias) {
@@ -55,22 +53,24 @@ TAPIR_OP(batch_norm, "BatchNormalization", batch_norm_rule, "Each channel to mea
                          "nn.functional.batch_norm(x[0], torch.full_like(x[1], 0.5), torch.full_like(x[1], 2), x[1], x[2], False, 0.1, 0.01)",
                          evaluated(x[0], x[1], x[2])),
          TAPIR_SAMPLE_AS("f(2,6,3,2)", "nn.functional.local_response_norm(x[0], 3, 0.5)", local_response_norm(x[0], 3, 0.5)),
-         TAPIR_SAMPLE_AS("f(2,5,4)", "nn.functional.local_response_norm(x[0], 4, 0.5, 0.5, 2.0)",
-                         local_response_norm(x[0], 4, 0.5, 0.5, 2)));
+         TAPIR_SAMPLE_AS("f(2,5,4)", "nn.functional.local_response_norm(x[0], 4, 0.5, 0.5, 2.0)", local_response_norm(x[0], 4, 0.5, 0.5, 2)));
 // What its rule in training is where that is recorded, so that a graph of a gradient has one node for it, too.
-TAPIR_OP(batch_norm_backward, NoOnnx("ReduceMean, Sub, Mul, ReduceSum"), batch_norm_backward_rule,
-         "The gradients of batch_norm in training: of x, and of the weight and the bias where there are such.",
-         TAPIR_SAMPLE_AS("f(4,3) f(4,3) f(3)",
-                         "torch.autograd.functional.vjp(lambda t, w, v: nn.functional.batch_norm(t, None, None, w, v, True), (x[1], x[2], x[2]), x[0])[1]",
-                         batch_norm_backward(x[0], x[1], x[2], true, 1e-5)),
-         TAPIR_SAMPLE_AS("f(2,3,4) f(2,3,4)", "torch.autograd.functional.vjp(lambda t: nn.functional.batch_norm(t, None, None, None, None, True), x[1], x[0])[1]",
-                         batch_norm_backward(x[0], x[1], {}, false, 1e-5)),
-         TAPIR_SAMPLE_AS("f(2,3,3,2) f(2,3,3,2) f(3)",
-                         "torch.autograd.functional.vjp(lambda t, w: nn.functional.batch_norm(t, None, None, w, None, True, 0.1, 0.01), (x[1], x[2]), x[0])[1]",
-                         batch_norm_backward(x[0], x[1], x[2], false, 0.01)),
-         TAPIR_SAMPLE_AS("f(5,2) f(5,2)",
-                         "torch.autograd.functional.vjp(lambda t, v: nn.functional.batch_norm(t, None, None, None, v, True), (x[1], x[1][0]), x[0])[1]",
-                         batch_norm_backward(x[0], x[1], {}, true, 1e-5)));
+TAPIR_OP(
+    batch_norm_backward, NoOnnx("ReduceMean, Sub, Mul, ReduceSum"), batch_norm_backward_rule,
+    "The gradients of batch_norm in training: of x, and of the weight and the bias where there are such.",
+    TAPIR_SAMPLE_AS("f(4,3) f(4,3) f(3)",
+                    "torch.autograd.functional.vjp(lambda t, w, v: nn.functional.batch_norm(t, None, None, w, v, True), (x[1], x[2], x[2]), x[0])[1]",
+                    batch_norm_backward(x[0], x[1], x[2], true, 1e-5)),
+    TAPIR_SAMPLE_AS("f(2,3,4) f(2,3,4)",
+                    "torch.autograd.functional.vjp(lambda t: nn.functional.batch_norm(t, None, None, None, None, True), x[1], x[0])[1]",
+                    batch_norm_backward(x[0], x[1], {}, false, 1e-5)),
+    TAPIR_SAMPLE_AS(
+        "f(2,3,3,2) f(2,3,3,2) f(3)",
+        "torch.autograd.functional.vjp(lambda t, w: nn.functional.batch_norm(t, None, None, w, None, True, 0.1, 0.01), (x[1], x[2]), x[0])[1]",
+        batch_norm_backward(x[0], x[1], x[2], false, 0.01)),
+    TAPIR_SAMPLE_AS("f(5,2) f(5,2)",
+                    "torch.autograd.functional.vjp(lambda t, v: nn.functional.batch_norm(t, None, None, None, v, True), (x[1], x[1][0]), x[0])[1]",
+                    batch_norm_backward(x[0], x[1], {}, true, 1e-5)));
 
 namespace {
 
@@ -123,8 +123,7 @@ std::vector<double> sums(const Layout& l, const T* x, const T* g, const T* shift
 
 template <class T>
 void map(const Layout& l, const kernels::ChannelMap<T>& args) {
-    parallel_for(l.outer, 32 * 1024 / (l.channels * l.inner) + 1,
-                 [&](int64_t begin, int64_t end) { kernels::channel_map(args, begin, end); });
+    parallel_for(l.outer, 32 * 1024 / (l.channels * l.inner) + 1, [&](int64_t begin, int64_t end) { kernels::channel_map(args, begin, end); });
 }
 
 // (3, channels) in training: mean, rstd, and what the mean lost when it was rounded. Into `variance` the biased one.
@@ -140,13 +139,11 @@ void set_stats(const Tensor& x, const Tensor& stats, std::vector<double>& varian
     T* to = data<T>(stats);
     for (std::size_t c = 0; c < channels; ++c) {
         const double from_shift = sum[c] / n, squares = sum[channels + c];
-        MeanAndRstd found{static_cast<double>(shift[c]) + from_shift,
-                          std::max(0.0, squares / n - from_shift * from_shift), 0};
+        MeanAndRstd found{static_cast<double>(shift[c]) + from_shift, std::max(0.0, squares / n - from_shift * from_shift), 0};
         found.rstd = 1 / std::sqrt(found.variance + eps);
         if (!is_in_range<T>(squares, found.variance, eps)) {
             found = scaled_stats(l.per_channel(), eps, [&](int64_t i) {
-                return static_cast<double>(
-                    from[(i / l.inner * l.channels + static_cast<int64_t>(c)) * l.inner + i % l.inner]);
+                return static_cast<double>(from[(i / l.inner * l.channels + static_cast<int64_t>(c)) * l.inner + i % l.inner]);
             });
         }
         variance[c] = found.variance;
@@ -191,12 +188,10 @@ void write_gradients(const Tensor& g, const Tensor& x, const Tensor& stats, cons
     const double n = static_cast<double>(l.per_channel());
     for (std::size_t c = 0; c < channels; ++c) {
         // The kernel's n is (x - mean) rstd with the rounded mean; `off` is what it lacks.
-        const double off = rest ? static_cast<double>(rest[c]) * static_cast<double>(rstd[c]) : 0,
-                     by_n = sum[channels + c] - off * sum[c];
+        const double off = rest ? static_cast<double>(rest[c]) * static_cast<double>(rstd[c]) : 0, by_n = sum[channels + c] - off * sum[c];
         data<T>(made.bias)[c] = static_cast<T>(sum[c]);
         data<T>(made.weight)[c] = static_cast<T>(by_n);
-        const double factor =
-            static_cast<double>(rstd[c]) * (weight.defined() ? static_cast<double>(data<T>(weight)[c]) : 1.0);
+        const double factor = static_cast<double>(rstd[c]) * (weight.defined() ? static_cast<double>(data<T>(weight)[c]) : 1.0);
         const double slope = training ? -factor * by_n / n : 0;
         w[c] = static_cast<T>(factor);
         a[c] = static_cast<T>(slope);
@@ -205,8 +200,7 @@ void write_gradients(const Tensor& g, const Tensor& x, const Tensor& stats, cons
     map<T>(l, {l.channels, l.inner, data<T>(x), data<T>(g), mean, rstd, a.data(), b.data(), w.data(), data<T>(made.x)});
 }
 void write_gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const Tensor& weight, bool training, const Gradients& made) {
-    x.dtype() == float64 ? write_gradients<double>(g, x, stats, weight, training, made)
-                         : write_gradients<float>(g, x, stats, weight, training, made);
+    x.dtype() == float64 ? write_gradients<double>(g, x, stats, weight, training, made) : write_gradients<float>(g, x, stats, weight, training, made);
 }
 
 // --- On a GPU ------------------------------------------------------------------------------------------------------------
@@ -224,9 +218,8 @@ Tensor normalized_on_gpu(const Tensor& x, const Tensor& stats, const Tensor& wei
                          const BatchNormOptions& o, const Loc& loc) {
     const Layout l = layout_of(x);
     const Tensor y = empty_like(x, loc);
-    gpu::batch_norm({x.dtype(), l.outer, l.channels, l.inner, o.eps, o.momentum, o.training, on_stream(x), on_stream(y),
-                     on_stream(stats), channel_array(weight), channel_array(bias), channel_array(running.mean),
-                     channel_array(running.var)});
+    gpu::batch_norm({x.dtype(), l.outer, l.channels, l.inner, o.eps, o.momentum, o.training, on_stream(x), on_stream(y), on_stream(stats),
+                     channel_array(weight), channel_array(bias), channel_array(running.mean), channel_array(running.var)});
     if (!o.training) return y;
     for (const Tensor* t : {&running.mean, &running.var}) {
         if (t->defined()) mark_written(*t, loc);
@@ -287,7 +280,8 @@ void batch_norm_rule(Backward& b) {
     const Tensor stats = b.saved(0), given = b.saved(1);
     const Loc loc = b.record().loc;
     if (b.recording() && attrs.training) {
-        const std::vector<Tensor> made = batch_norm_backward(In(b.grad(), loc), In(given, loc), attrs.has_weight ? b.saved(2) : Tensor(), attrs.has_bias, attrs.eps);
+        const std::vector<Tensor> made =
+            batch_norm_backward(In(b.grad(), loc), In(given, loc), attrs.has_weight ? b.saved(2) : Tensor(), attrs.has_bias, attrs.eps);
         for (std::size_t i = 0; i < made.size(); ++i) b.give(static_cast<int>(i), made[i]);
         return;
     }
@@ -333,11 +327,10 @@ Tensor normalized_on_cpu(const Tensor& given, Tensor& stats, const Tensor& weigh
                          const BatchNormOptions& o, const Loc& loc) {
     const DType dtype = computed_in(given.dtype());
     const Tensor x = ready(given, dtype, loc);
-    stats = o.training ? stats_of(x, running, o, loc)
-                       : stack({running.mean.to(dtype, loc), rsqrt(running.var.to(dtype, loc) + o.eps)});
+    stats = o.training ? stats_of(x, running, o, loc) : stack({running.mean.to(dtype, loc), rsqrt(running.var.to(dtype, loc) + o.eps)});
     const auto wide = [&](const Tensor& t) { return t.defined() ? t.to(dtype, loc).contiguous(loc) : t; };
-    const Tensor y = dtype == float64 ? normalized<double>(x, stats, wide(weight), wide(bias), loc)
-                                      : normalized<float>(x, stats, wide(weight), wide(bias), loc);
+    const Tensor y =
+        dtype == float64 ? normalized<double>(x, stats, wide(weight), wide(bias), loc) : normalized<float>(x, stats, wide(weight), wide(bias), loc);
     return y.to(given.dtype(), loc);
 }
 
@@ -406,8 +399,7 @@ Tensor batch_norm(const In& x, const Tensor& running_mean, const Tensor& running
 }
 
 // In training; g and x of one layout, of what kernels read, with elements.
-void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, double eps, const Gradients& to,
-                  const Loc& loc) {
+void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, double eps, const Gradients& to, const Loc& loc) {
     const Tensor stats = detail::make_empty({on_gpu(x) ? 2 : 3, x.size(1)}, computed_in(x.dtype()), x.device(), loc);
     if (!on_gpu(x)) {
         std::vector<double> variance(static_cast<std::size_t>(x.size(1)));
@@ -415,7 +407,8 @@ void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, double
         return write_gradients(g, x, stats, weight, /*training=*/true, to);
     }
     const Layout l = layout_of(x);
-    gpu::batch_norm({x.dtype(), l.outer, l.channels, l.inner, eps, 0.1, /*training=*/true, on_stream(x), on_stream(to.x), on_stream(stats), {}, {}, {}, {}});
+    gpu::batch_norm(
+        {x.dtype(), l.outer, l.channels, l.inner, eps, 0.1, /*training=*/true, on_stream(x), on_stream(to.x), on_stream(stats), {}, {}, {}, {}});
     gpu::batch_norm_backward({x.dtype(), l.outer, l.channels, l.inner, /*training=*/true, on_stream(g), on_stream(x), on_stream(stats),
                               channel_array(weight), on_stream(to.x), channel_array(to.weight), channel_array(to.bias)});
 }
@@ -453,8 +446,7 @@ std::vector<Tensor> batch_norm_backward(const In& g, const In& x, const Tensor& 
 
 }  // namespace
 
-Tensor batch_norm(In x, const Tensor& running_mean, const Tensor& running_var, const Tensor& weight, const Tensor& bias,
-                  const BatchNormOptions& o) {
+Tensor batch_norm(In x, const Tensor& running_mean, const Tensor& running_var, const Tensor& weight, const Tensor& bias, const BatchNormOptions& o) {
     Tensor stats;
     return batch_norm(x, running_mean, running_var, weight, bias, o, stats);
 }
@@ -484,8 +476,7 @@ std::vector<Tensor> batch_norm_of(const FormCall& x, const Call& a) {
         if (a.training && t->defined()) *t = clone(t->detach());  // is written to
     }
     Tensor stats;
-    std::vector<Tensor> results = {
-        batch_norm(x[0], mean, var, weight, bias, {.training = a.training, .momentum = a.momentum, .eps = a.eps}, stats)};
+    std::vector<Tensor> results = {batch_norm(x[0], mean, var, weight, bias, {.training = a.training, .momentum = a.momentum, .eps = a.eps}, stats)};
     for (const Tensor* t : {&mean, &var}) {
         if (a.training && t->defined()) results.push_back(*t);
     }
@@ -502,6 +493,7 @@ std::vector<Tensor> batch_norm_backward_of(const FormCall& x, const BackwardCall
 TAPIR_FORM(batch_norm, Call, unstated(), batch_norm_of(x, a),
            f("training", a.training)("momentum", a.momentum)("eps", a.eps)("has_running_mean", a.has_running_mean)(
                "has_running_var", a.has_running_var)("has_weight", a.has_weight)("has_bias", a.has_bias));
-TAPIR_FORM(batch_norm_backward, BackwardCall, unstated(), batch_norm_backward_of(x, a), f("eps", a.eps)("has_weight", a.has_weight)("has_bias", a.has_bias));
+TAPIR_FORM(batch_norm_backward, BackwardCall, unstated(), batch_norm_backward_of(x, a),
+           f("eps", a.eps)("has_weight", a.has_weight)("has_bias", a.has_bias));
 
 }  // namespace tapir

@@ -24,10 +24,8 @@ namespace {
 Tensor repeated_indices(const Tensor& repeats, const Loc& loc);
 }  // namespace
 
-TAPIR_OP(tile, "Tile", Composed, "Copies side by side.", TAPIR_SAMPLE("f(2,3)", tile(x[0], {2})),
-         TAPIR_SAMPLE("f(3)", tile(x[0], {2, 1, 2})));
-TAPIR_OP(repeated_indices, NoOnnx("CumSum, Less, ReduceSum"), NonDiff,
-         "Each position as often as a number says: repeat_interleave(repeats).",
+TAPIR_OP(tile, "Tile", Composed, "Copies side by side.", TAPIR_SAMPLE("f(2,3)", tile(x[0], {2})), TAPIR_SAMPLE("f(3)", tile(x[0], {2, 1, 2})));
+TAPIR_OP(repeated_indices, NoOnnx("CumSum, Less, ReduceSum"), NonDiff, "Each position as often as a number says: repeat_interleave(repeats).",
          TAPIR_SAMPLE_AS("i(5)<4", "repeat_interleave(x[0])", repeated_indices(x[0], Loc::current())));
 TAPIR_OP(repeat_interleave, NoOnnx("Expand, Reshape; Gather"), Composed, "Each element several times.",
          TAPIR_SAMPLE("f(2,3)", repeat_interleave(x[0], 2)), TAPIR_SAMPLE("f(2,3)", repeat_interleave(x[0], 3, 1)),
@@ -43,20 +41,16 @@ TAPIR_OP(meshgrid, NoOnnx("Expand"), Composed, "Coordinates of a grid.",
          TAPIR_SAMPLE_AS("f(3) f(2)", "meshgrid(x[0], x[1], indexing='ij')", meshgrid({x[0], x[1]})),
          TAPIR_SAMPLE_AS("f(3) f(2)", "meshgrid(x[0], x[1], indexing='xy')", meshgrid({x[0], x[1]}, "xy")),
          TAPIR_SAMPLE_AS("f(3) f(2) f(2)", "cartesian_prod(x[0], x[1], x[2])", cartesian_prod({x[0], x[1], x[2]})));
-TAPIR_OP(vstack, "Concat", Composed, "Tensors one below the other.",
-         TAPIR_SAMPLE_AS("f(3) f(2,3)", "vstack((x[0], x[1]))", vstack({x[0], x[1]})),
+TAPIR_OP(vstack, "Concat", Composed, "Tensors one below the other.", TAPIR_SAMPLE_AS("f(3) f(2,3)", "vstack((x[0], x[1]))", vstack({x[0], x[1]})),
          TAPIR_SAMPLE_AS("f() f()", "vstack((x[0], x[1]))", vstack({x[0], x[1]})));
-TAPIR_OP(hstack, "Concat", Composed, "Tensors side by side.",
-         TAPIR_SAMPLE_AS("f(3) f(2)", "hstack((x[0], x[1]))", hstack({x[0], x[1]})),
+TAPIR_OP(hstack, "Concat", Composed, "Tensors side by side.", TAPIR_SAMPLE_AS("f(3) f(2)", "hstack((x[0], x[1]))", hstack({x[0], x[1]})),
          TAPIR_SAMPLE_AS("f(2,3) f(2,1)", "hstack((x[0], x[1]))", hstack({x[0], x[1]})),
          TAPIR_SAMPLE_AS("f() f(2)", "hstack((x[0], x[1]))", hstack({x[0], x[1]})));
-TAPIR_OP(dstack, "Concat", Composed, "Tensors one behind the other.",
-         TAPIR_SAMPLE_AS("f(3) f(3)", "dstack((x[0], x[1]))", dstack({x[0], x[1]})),
+TAPIR_OP(dstack, "Concat", Composed, "Tensors one behind the other.", TAPIR_SAMPLE_AS("f(3) f(3)", "dstack((x[0], x[1]))", dstack({x[0], x[1]})),
          TAPIR_SAMPLE_AS("f(2,3) f(2,3,2)", "dstack((x[0], x[1]))", dstack({x[0], x[1]})));
 TAPIR_OP(diff, NoOnnx("Slice, Sub"), Composed, "Differences of neighbours.", TAPIR_SAMPLE("f(3,5)", diff(x[0])),
          TAPIR_SAMPLE("f(4,2)", diff(x[0], 2, 0)));
-TAPIR_OP(cross, NoOnnx("Mul, Sub"), Composed, "The cross product.",
-         TAPIR_SAMPLE_AS("f(2,3) f(2,3)", "linalg.cross(x[0], x[1])", cross(x[0], x[1])),
+TAPIR_OP(cross, NoOnnx("Mul, Sub"), Composed, "The cross product.", TAPIR_SAMPLE_AS("f(2,3) f(2,3)", "linalg.cross(x[0], x[1])", cross(x[0], x[1])),
          TAPIR_SAMPLE_AS("f(3,2) f(3,1)", "linalg.cross(x[0], x[1], dim=0)", cross(x[0], x[1], 0)));
 TAPIR_OP(trace, NoOnnx("Einsum"), Composed, "The sum of the diagonal.", TAPIR_SAMPLE("f(3,4)", trace(x[0])));
 TAPIR_OP(kron, NoOnnx("Mul, Reshape"), Composed, "The Kronecker product.", TAPIR_SAMPLE("f(2,3) f(2,2)", kron(x[0], x[1])),
@@ -69,15 +63,13 @@ TAPIR_OP(block_diag, NoOnnx("Pad, Concat"), Composed, "Matrices along a diagonal
          TAPIR_SAMPLE_AS("f(2,3) f(2) f(1,1)", "block_diag(x[0], x[1], x[2])", block_diag({x[0], x[1], x[2]})));
 TAPIR_OP(column_stack, "Concat", Composed, "Side by side.",
          TAPIR_SAMPLE_AS("f(2,3) f(2) f(2,1)", "column_stack((x[0], x[1], x[2]))", column_stack({x[0], x[1], x[2]})));
-TAPIR_OP(take_along_dim, "GatherElements", Composed, "gather with broadcasting.",
-         TAPIR_SAMPLE("f(3,4) i(3,2)<4", take_along_dim(x[0], x[1], 1)), TAPIR_SAMPLE("f(3,4) i(1,4)<3", take_along_dim(x[0], x[1], 0)),
-         TAPIR_SAMPLE("f(3,4) i(5)<12", take_along_dim(x[0], x[1])));
+TAPIR_OP(take_along_dim, "GatherElements", Composed, "gather with broadcasting.", TAPIR_SAMPLE("f(3,4) i(3,2)<4", take_along_dim(x[0], x[1], 1)),
+         TAPIR_SAMPLE("f(3,4) i(1,4)<3", take_along_dim(x[0], x[1], 0)), TAPIR_SAMPLE("f(3,4) i(5)<12", take_along_dim(x[0], x[1])));
 TAPIR_OP(index_copy, "ScatterElements", Composed, "Slices put in places of a copy.",
          TAPIR_SAMPLE_AS("f(4,2) f(2,2)", "index_copy(x[0], 0, torch.tensor([3, 1]), x[1])",
                          index_copy(x[0], 0, tensor({3, 1}, {int64, x[0].device()}), x[1])));
 TAPIR_OP(masked_scatter, NoOnnx("Where, CumSum, Gather"), Composed, "Elements put where a mask holds.",
-         TAPIR_SAMPLE_AS("f(3,4) f(13)", "masked_scatter(x[0], x[0].detach() > 0, x[1])",
-                         masked_scatter(x[0], x[0].detach() > 0, x[1])));
+         TAPIR_SAMPLE_AS("f(3,4) f(13)", "masked_scatter(x[0], x[0].detach() > 0, x[1])", masked_scatter(x[0], x[0].detach() > 0, x[1])));
 
 using std::int64_t;
 
@@ -180,14 +172,10 @@ Tensor rot90(In x, int k, const Dims& dims) {
     if (a == b) fail<ShapeError>(x.loc, "rot90: needs two different dimensions, got {}", dims);
     const detail::RecordedParts parts(x.loc);
     switch ((k % 4 + 4) % 4) {
-        case 1:
-            return transpose(flip(x, {b}), a, b).contiguous();
-        case 2:
-            return flip(x, {a, b});
-        case 3:
-            return transpose(flip(x, {a}), a, b).contiguous();
-        default:
-            return clone(x);
+        case 1: return transpose(flip(x, {b}), a, b).contiguous();
+        case 2: return flip(x, {a, b});
+        case 3: return transpose(flip(x, {a}), a, b).contiguous();
+        default: return clone(x);
     }
 }
 
@@ -206,16 +194,15 @@ Tensor movedim(In x, const Dims& source, const Dims& destination) {
     detail::check_defined(x, "movedim");
     const int rank = x.tensor.dim();
     if (source.rank() != destination.rank()) {
-        fail<ShapeError>(x.loc, "movedim: {} dimension{} to {} place{}", source.rank(), source.rank() == 1 ? "" : "s",
-                         destination.rank(), destination.rank() == 1 ? "" : "s");
+        fail<ShapeError>(x.loc, "movedim: {} dimension{} to {} place{}", source.rank(), source.rank() == 1 ? "" : "s", destination.rank(),
+                         destination.rank() == 1 ? "" : "s");
     }
     Dims order;
     unsigned taken = 0, filled = 0;
     for (int d = 0; d < rank; ++d) order.push_back(-1);
     for (int i = 0; i < source.rank(); ++i) {
         const int from = detail::wrap_dim(source[i], rank, "movedim", x.loc), to = detail::wrap_dim(destination[i], rank, "movedim", x.loc);
-        if (taken >> from & 1 || filled >> to & 1)
-            fail<IndexError>(x.loc, "movedim: a dimension is named twice in {} or {}", source, destination);
+        if (taken >> from & 1 || filled >> to & 1) fail<IndexError>(x.loc, "movedim: a dimension is named twice in {} or {}", source, destination);
         taken |= 1u << from;
         filled |= 1u << to;
         if (rank > 0) order[to] = from;
@@ -366,8 +353,7 @@ Tensor cross(In a, In b, Dim dim) {
     }
     const int d = detail::wrap_dim(dim, a.tensor.dim(), "cross", a.loc);
     if (a.tensor.dim() == 0 || a->sizes[d] != 3 || b->sizes[d] != 3) {
-        fail<ShapeError>(a.loc, "cross: needs 3 elements along dimension {}, got shapes {} and {}", dim, a.tensor.shape(),
-                         b.tensor.shape());
+        fail<ShapeError>(a.loc, "cross: needs 3 elements along dimension {}, got shapes {} and {}", dim, a.tensor.shape(), b.tensor.shape());
     }
     const detail::RecordedParts parts(a.loc);
     if (const RoundedOnce once({&a.tensor, &b.tensor}); once.is_needed()) {
@@ -382,8 +368,7 @@ Tensor kron(In a, In b) {
     detail::check_defined(a, "kron");
     detail::check_defined(b, "kron");
     const int rank = std::max(a.tensor.dim(), b.tensor.dim());
-    if (rank > kMaxRank / 2)
-        fail<ShapeError>(a.loc, "kron: shapes {} and {} have more than 4 dimensions", a.tensor.shape(), b.tensor.shape());
+    if (rank > kMaxRank / 2) fail<ShapeError>(a.loc, "kron: shapes {} and {} have more than 4 dimensions", a.tensor.shape(), b.tensor.shape());
     const detail::RecordedParts parts(a.loc);
     Shape of_a, of_b, shape;  // a's dimensions each before b's
     for (int d = 0; d < rank; ++d) {
@@ -524,18 +509,12 @@ Tensor masked_scatter(In x, In mask, In src) {
 
 Tensor Tensor::tile(const Shape& times, Loc loc) const { return tapir::tile(In(*this, loc), times); }
 Tensor Tensor::repeat_interleave(int64_t repeats, Loc loc) const { return tapir::repeat_interleave(In(*this, loc), repeats); }
-Tensor Tensor::repeat_interleave(int64_t repeats, Dim dim, Loc loc) const {
-    return tapir::repeat_interleave(In(*this, loc), repeats, dim);
-}
-Tensor Tensor::repeat_interleave(const Tensor& repeats, Loc loc) const {
-    return tapir::repeat_interleave(In(*this, loc), In(repeats, loc));
-}
+Tensor Tensor::repeat_interleave(int64_t repeats, Dim dim, Loc loc) const { return tapir::repeat_interleave(In(*this, loc), repeats, dim); }
+Tensor Tensor::repeat_interleave(const Tensor& repeats, Loc loc) const { return tapir::repeat_interleave(In(*this, loc), In(repeats, loc)); }
 Tensor Tensor::repeat_interleave(const Tensor& repeats, Dim dim, Loc loc) const {
     return tapir::repeat_interleave(In(*this, loc), In(repeats, loc), dim);
 }
-Tensor Tensor::movedim(const Dims& source, const Dims& destination, Loc loc) const {
-    return tapir::movedim(In(*this, loc), source, destination);
-}
+Tensor Tensor::movedim(const Dims& source, const Dims& destination, Loc loc) const { return tapir::movedim(In(*this, loc), source, destination); }
 Tensor Tensor::index_copy(Dim dim, const Tensor& index, const Tensor& src, Loc loc) const {
     return tapir::index_copy(In(*this, loc), dim, In(index, loc), In(src, loc));
 }

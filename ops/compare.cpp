@@ -3,9 +3,9 @@
 #include <cmath>
 #include <limits>
 
+#include "tapir/autograd/log_impl.h"
 #include "tapir/autograd/op.h"
 #include "tapir/autograd/op_form.h"
-#include "tapir/autograd/log_impl.h"
 #include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
@@ -18,8 +18,8 @@
 
 namespace tapir {
 
-TAPIR_OP(isclose, NoOnnx("Sub, Abs, LessOrEqual"), NonDiff, "Equal within a tolerance.",
-         TAPIR_SAMPLE("f(3,4) f(3,4)", isclose(x[0], x[1], 0.1, 0.5)), TAPIR_SAMPLE("i(3,4)<3 i(3,4)<3", isclose(x[0], x[1])),
+TAPIR_OP(isclose, NoOnnx("Sub, Abs, LessOrEqual"), NonDiff, "Equal within a tolerance.", TAPIR_SAMPLE("f(3,4) f(3,4)", isclose(x[0], x[1], 0.1, 0.5)),
+         TAPIR_SAMPLE("i(3,4)<3 i(3,4)<3", isclose(x[0], x[1])),
          TAPIR_SAMPLE_AS("r(3,4)[-1,1] r(4)[-1,1]", "isclose(log(x[0]), log(x[1]), equal_nan=True)",
                          isclose(log(x[0]), log(x[1]), 1e-5, 1e-8, true)));
 TAPIR_OP(nan_to_num, NoOnnx("IsNaN, IsInf, Where"), Composed, "Numbers in place of nan and infinities.",
@@ -100,9 +100,7 @@ bool Tensor::allclose(const Tensor& other, double rtol, double atol, bool equal_
 }
 bool Tensor::equal(const Tensor& other, Loc loc) const { return tapir::equal(In(*this, loc), In(other, loc)); }
 Tensor Tensor::nan_to_num(double nan, Loc loc) const { return tapir::nan_to_num(In(*this, loc), nan); }
-Tensor Tensor::nan_to_num(double nan, double posinf, double neginf, Loc loc) const {
-    return tapir::nan_to_num(In(*this, loc), nan, posinf, neginf);
-}
+Tensor Tensor::nan_to_num(double nan, double posinf, double neginf, Loc loc) const { return tapir::nan_to_num(In(*this, loc), nan, posinf, neginf); }
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 

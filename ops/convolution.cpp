@@ -75,7 +75,8 @@ Tensor weight_of(const Tensor& x, const Tensor& g, const ConvCall& call);
 }  // namespace
 
 TAPIR_OP(conv_weight, NoOnnx("gradient only"), conv_weight_rule, "The gradient of a convolution with respect to its weight.",
-         TAPIR_SAMPLE_AS("f(2,3,4,5) f(2,4,2,3)", "torch.nn.grad.conv2d_weight(x[0], (4, 3, 3, 3), x[1])", weight_of(x[0], x[1], {.kernel_size = 3})));
+         TAPIR_SAMPLE_AS("f(2,3,4,5) f(2,4,2,3)", "torch.nn.grad.conv2d_weight(x[0], (4, 3, 3, 3), x[1])",
+                         weight_of(x[0], x[1], {.kernel_size = 3})));
 
 namespace {
 
@@ -119,9 +120,7 @@ Tensor run(ConvPart part, const Convolution& c, const Tensor& a, const Tensor& b
     }
     const double sums = static_cast<double>(c.batch * c.out_channels) * static_cast<double>(c.out_volume());
     const detail::FlopsOf flops(2 * sums * static_cast<double>(c.group_in() * c.kernel_volume()));
-    const auto compute = [&](const Tensor& with) {
-        return on_gpu(a) ? convolve_on_gpu(part, c, a, b, with, loc) : on_cpu(part, c, a, b, with, loc);
-    };
+    const auto compute = [&](const Tensor& with) { return on_gpu(a) ? convolve_on_gpu(part, c, a, b, with, loc) : on_cpu(part, c, a, b, with, loc); };
     if (part == ConvPart::output) return compute(bias);
     if (bias.defined() && !on_gpu(a) && (dtype == float16 || dtype == bfloat16)) {  // the sums are rounded when it is added
         Tensor out = on_cpu(part, c, a.to(float32, loc), b.to(float32, loc), {}, loc);
@@ -218,17 +217,14 @@ void set(int64_t (&to)[3], const Shape& given, int64_t least, const char* what, 
 // `channels`: the dimension of the weight that has as many as a group of the input's.
 void check_operands(const char* op, int dims, const In& x, const Tensor& weight, const Tensor& bias, int channels, int64_t groups) {
     if (weight.dim() != dims + 2 || (x.tensor.dim() != dims + 2 && x.tensor.dim() != dims + 1)) {
-        const bool lacks_channel =
-            weight.dim() == dims + 2 && x.tensor.dim() == dims && weight.impl()->sizes[channels] == 1 && groups == 1;
-        fail<ShapeError>(x.loc, "{}: needs an input of {} or {} dimensions and a weight of {}, got {} and {}{}", op, dims + 1, dims + 2,
-                         dims + 2, x.tensor.shape(), weight.shape(),
-                         detail::missing_hint(lacks_channel, "channels'"));
+        const bool lacks_channel = weight.dim() == dims + 2 && x.tensor.dim() == dims && weight.impl()->sizes[channels] == 1 && groups == 1;
+        fail<ShapeError>(x.loc, "{}: needs an input of {} or {} dimensions and a weight of {}, got {} and {}{}", op, dims + 1, dims + 2, dims + 2,
+                         x.tensor.shape(), weight.shape(), detail::missing_hint(lacks_channel, "channels'"));
     }
     const DType dtype = x.tensor.dtype();
     if (!is_floating(dtype) || weight.dtype() != dtype || (bias.defined() && bias.dtype() != dtype)) {
-        fail<DTypeError>(x.loc, "{}: input, weight and bias must have one floating dtype, got {}, {} and {}{}", op, name(dtype),
-                         name(weight.dtype()), bias.defined() ? name(bias.dtype()) : "no bias",
-                         detail::conversion_hint(dtype, weight.dtype()));
+        fail<DTypeError>(x.loc, "{}: input, weight and bias must have one floating dtype, got {}, {} and {}{}", op, name(dtype), name(weight.dtype()),
+                         bias.defined() ? name(bias.dtype()) : "no bias", detail::conversion_hint(dtype, weight.dtype()));
     }
     detail::check_same_device(op, x.tensor, weight, x.loc);
     if (bias.defined()) detail::check_same_device(op, x.tensor, bias, x.loc);
@@ -294,8 +290,8 @@ int64_t channels_of(int64_t in_group, int64_t groups) {
 }
 
 // ends: options.padding can have both, see ConvCall.
-Tensor conv(const char* op, int dims, const In& x, const In& weight, const Tensor& bias, const ConvOptions& options,
-            bool unbatched = false, bool ends = false) {
+Tensor conv(const char* op, int dims, const In& x, const In& weight, const Tensor& bias, const ConvOptions& options, bool unbatched = false,
+            bool ends = false) {
     detail::check_defined(x, op);
     detail::check_defined(weight, op);
     if (detail::autocast_low(x.tensor, weight.tensor)) [[unlikely]] {
@@ -319,8 +315,8 @@ Tensor conv(const char* op, int dims, const In& x, const In& weight, const Tenso
     const int64_t expected = channels_of(w->sizes[1], c.groups);
     if (c.in_channels != expected || c.out_channels % c.groups != 0) {
         fail<ShapeError>(x.loc, "{}: an input of shape {} does not fit a weight of shape {} (out, in / groups, ...) in {} group{}{}", op,
-                         Shape(in->sizes + unbatched, in->rank - unbatched), weight.tensor.shape(), c.groups,
-                         c.groups == 1 ? "" : "s", channels_hint(x.tensor.shape(), expected, unbatched));
+                         Shape(in->sizes + unbatched, in->rank - unbatched), weight.tensor.shape(), c.groups, c.groups == 1 ? "" : "s",
+                         channels_hint(x.tensor.shape(), expected, unbatched));
     }
     for (int d = 0; d < dims; ++d) {
         c.in[3 - dims + d] = in->sizes[2 + d];
@@ -369,8 +365,7 @@ Tensor conv_transpose(const char* op, int dims, const In& x, const In& weight, c
     set(more, options.output_padding, 0, "output_padding", dims, op, x.loc);
     for (int d = 3 - dims; d < 3; ++d) {
         if (more[d] >= c.stride[d] && more[d] >= c.dilation[d]) {
-            fail<ValueError>(x.loc, "{}: output_padding {} must be below the stride {} or the dilation {}", op, more[d], c.stride[d],
-                             c.dilation[d]);
+            fail<ValueError>(x.loc, "{}: output_padding {} must be below the stride {} or the dilation {}", op, more[d], c.stride[d], c.dilation[d]);
         }
         if (c.out[d] > 1) check_spatial(op, "stride", c.stride[d], (int64_t{1} << 61) / (c.out[d] - 1), x.loc);
         c.in[d] = (c.out[d] - 1) * c.stride[d] - c.before[d] - c.after[d] + c.dilation[d] * (c.kernel[d] - 1) + more[d] + 1;
@@ -455,16 +450,16 @@ Tensor bias_of(const FormCall& x) { return x.count > 2 ? x[2] : Tensor(); }
 Tensor convolution_of(const FormCall& x, const ConvCall& a) {
     const int dims = std::clamp(x[0].dim() - 2, 1, 3);
     const char* const names[] = {"conv1d", "conv2d", "conv3d"};
-    return conv(names[dims - 1], dims, x[0], x[1], bias_of(x),
-                {.stride = a.stride, .padding = a.padding, .dilation = a.dilation, .groups = a.groups}, /*unbatched=*/false, /*ends=*/true);
+    return conv(names[dims - 1], dims, x[0], x[1], bias_of(x), {.stride = a.stride, .padding = a.padding, .dilation = a.dilation, .groups = a.groups},
+                /*unbatched=*/false, /*ends=*/true);
 }
 
 Tensor conv_transpose_of(const FormCall& x, const ConvCall& a) {
     const int dims = std::clamp(x[0].dim() - 2, 1, 3);
     const char* const names[] = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"};
     return conv_transpose(names[dims - 1], dims, x[0], x[1], bias_of(x),
-                          {.stride = a.stride, .padding = a.padding, .output_padding = a.output_padding, .groups = a.groups,
-                           .dilation = a.dilation}, /*ends=*/true);
+                          {.stride = a.stride, .padding = a.padding, .output_padding = a.output_padding, .groups = a.groups, .dilation = a.dilation},
+                          /*ends=*/true);
 }
 
 }  // namespace

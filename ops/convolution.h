@@ -24,10 +24,10 @@ class Padding {
  public:
     template <class... I>
         requires(sizeof...(I) > 0 && (std::is_integral_v<I> && ...))
-    Padding(I... sizes) noexcept : sizes_(sizes...) {}           // NOLINT: implicit by design
-    Padding(const Shape& sizes) noexcept : sizes_(sizes) {}      // NOLINT
+    Padding(I... sizes) noexcept : sizes_(sizes...) {}       // NOLINT: implicit by design
+    Padding(const Shape& sizes) noexcept : sizes_(sizes) {}  // NOLINT
     /// Throws ValueError for another text.
-    Padding(const char* mode, Loc loc = Loc::current());         // NOLINT
+    Padding(const char* mode, Loc loc = Loc::current());  // NOLINT
 
     const Shape& sizes() const noexcept { return sizes_; }
     bool is_same() const noexcept { return is_same_; }
@@ -59,14 +59,14 @@ Tensor conv2d(In x, In weight, const Tensor& bias = {}, const ConvOptions& optio
 /// The same for x (n, in, depth, height, width).
 Tensor conv3d(In x, In weight, const Tensor& bias = {}, const ConvOptions& options = {});
 
-#define TAPIR_CONV_BY_POSITION(name)                                                                     \
-    template <ShapeArg S>                                                                                \
-    Tensor name(In x, In weight, const Tensor& bias, const S& stride) {                                  \
-        return name(x, weight, bias, ConvOptions{ByName(), stride});                                     \
-    }                                                                                                    \
-    inline Tensor name(In x, In weight, const Tensor& bias, const Shape& stride, const Padding& padding, \
-                       const Shape& dilation = 1, std::int64_t groups = 1) {                             \
-        return name(x, weight, bias, ConvOptions{ByName(), stride, padding, dilation, groups});          \
+#define TAPIR_CONV_BY_POSITION(name)                                                                                                \
+    template <ShapeArg S>                                                                                                           \
+    Tensor name(In x, In weight, const Tensor& bias, const S& stride) {                                                             \
+        return name(x, weight, bias, ConvOptions{ByName(), stride});                                                                \
+    }                                                                                                                               \
+    inline Tensor name(In x, In weight, const Tensor& bias, const Shape& stride, const Padding& padding, const Shape& dilation = 1, \
+                       std::int64_t groups = 1) {                                                                                   \
+        return name(x, weight, bias, ConvOptions{ByName(), stride, padding, dilation, groups});                                     \
     }
 TAPIR_CONV_BY_POSITION(conv1d)
 TAPIR_CONV_BY_POSITION(conv2d)
@@ -89,14 +89,14 @@ Tensor conv_transpose1d(In x, In weight, const Tensor& bias = {}, const ConvTran
 Tensor conv_transpose2d(In x, In weight, const Tensor& bias = {}, const ConvTransposeOptions& options = {});
 Tensor conv_transpose3d(In x, In weight, const Tensor& bias = {}, const ConvTransposeOptions& options = {});
 
-#define TAPIR_CONV_TRANSPOSE_BY_POSITION(name)                                                                           \
-    template <ShapeArg S>                                                                                                \
-    Tensor name(In x, In weight, const Tensor& bias, const S& stride) {                                                  \
-        return name(x, weight, bias, ConvTransposeOptions{ByName(), stride});                                            \
-    }                                                                                                                    \
-    inline Tensor name(In x, In weight, const Tensor& bias, const Shape& stride, const Shape& padding,                   \
-                       const Shape& output_padding = 0, std::int64_t groups = 1, const Shape& dilation = 1) {            \
-        return name(x, weight, bias, ConvTransposeOptions{ByName(), stride, padding, output_padding, groups, dilation}); \
+#define TAPIR_CONV_TRANSPOSE_BY_POSITION(name)                                                                                          \
+    template <ShapeArg S>                                                                                                               \
+    Tensor name(In x, In weight, const Tensor& bias, const S& stride) {                                                                 \
+        return name(x, weight, bias, ConvTransposeOptions{ByName(), stride});                                                           \
+    }                                                                                                                                   \
+    inline Tensor name(In x, In weight, const Tensor& bias, const Shape& stride, const Shape& padding, const Shape& output_padding = 0, \
+                       std::int64_t groups = 1, const Shape& dilation = 1) {                                                            \
+        return name(x, weight, bias, ConvTransposeOptions{ByName(), stride, padding, output_padding, groups, dilation});                \
     }
 TAPIR_CONV_TRANSPOSE_BY_POSITION(conv_transpose1d)
 TAPIR_CONV_TRANSPOSE_BY_POSITION(conv_transpose2d)

@@ -59,15 +59,13 @@ Tensor moved(const Tensor& x, const Convolution& from, const Convolution& to, bo
 }
 
 // Undefined: the library does not take this layout.
-Tensor convolve_in_layout(bool last, ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b,
-                          const Tensor& bias, const Loc& loc) {
+Tensor convolve_in_layout(bool last, ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Loc& loc) {
     const Convolution c = with_padded_input(conv);
     const bool is_padded = !(c == conv);
     const Tensor first = is_padded && part != ConvPart::input ? moved(a, conv, c, last, loc) : laid_out(a, last, loc);
     const Tensor second = laid_out(b, last, loc), added = bias.defined() ? laid_out(bias, /*last=*/false, loc) : bias;
     const Tensor out = make_in_layout(shape_of(part, c), a.dtype(), a.device(), last, loc);
-    const bool is_done = gpu::convolve(
-        {part, c, a.dtype(), last, on_stream(first), on_stream(second), on_stream(added), on_stream(out)});
+    const bool is_done = gpu::convolve({part, c, a.dtype(), last, on_stream(first), on_stream(second), on_stream(added), on_stream(out)});
     if (!is_done) return {};
     if (part == ConvPart::input && is_padded) return moved(out, c, conv, last, loc);
     return part == ConvPart::weight ? out.contiguous(loc) : out;
@@ -75,8 +73,7 @@ Tensor convolve_in_layout(bool last, ConvPart part, const Convolution& conv, con
 
 }  // namespace
 
-Tensor convolve_on_gpu(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias,
-                       const Loc& loc) {
+Tensor convolve_on_gpu(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Loc& loc) {
     // In float64 cuDNN takes no channels that are last.
     if (a.dtype() != float64 && !a.is_contiguous() && detail::is_channels_last(a.impl())) {
         const Tensor out = convolve_in_layout(/*last=*/true, part, conv, a, b, bias, loc);

@@ -46,8 +46,7 @@ memory::desc activations(const Convolution& c, int64_t channels, const int64_t* 
 }
 
 memory::dims weight_sizes(const Convolution& c) {
-    memory::dims sizes = c.groups > 1 ? memory::dims{c.groups, c.group_out(), c.group_in()}
-                                      : memory::dims{c.out_channels, c.in_channels};
+    memory::dims sizes = c.groups > 1 ? memory::dims{c.groups, c.group_out(), c.group_in()} : memory::dims{c.out_channels, c.in_channels};
     for (int64_t d = 3 - c.dims; d < 3; ++d) sizes.push_back(c.kernel[d]);
     return sizes;
 }
@@ -161,17 +160,14 @@ Primitive make(const Key& key) {
     };
 #else
     const auto forward = [&](dnnl::prop_kind kind) {
-        return key.has_bias ? Forward::primitive_desc(engine(), kind, direct, x, any_weight, made.bias, y, strides, dilations, before,
-                                                      after, attr)
+        return key.has_bias ? Forward::primitive_desc(engine(), kind, direct, x, any_weight, made.bias, y, strides, dilations, before, after, attr)
                             : Forward::primitive_desc(engine(), kind, direct, x, any_weight, y, strides, dilations, before, after, attr);
     };
     const auto of_input = [&](const Forward::primitive_desc& hint) {
-        return dnnl::convolution_backward_data::primitive_desc(engine(), direct, x, any_weight, y, strides, dilations, before, after,
-                                                               hint, attr);
+        return dnnl::convolution_backward_data::primitive_desc(engine(), direct, x, any_weight, y, strides, dilations, before, after, hint, attr);
     };
     const auto of_weight = [&](const Forward::primitive_desc& hint) {
-        return dnnl::convolution_backward_weights::primitive_desc(engine(), direct, x, any_weight, y, strides, dilations, before,
-                                                                  after, hint, attr);
+        return dnnl::convolution_backward_weights::primitive_desc(engine(), direct, x, any_weight, y, strides, dilations, before, after, hint, attr);
     };
 #endif
     made.given_weight = row_major(weight_sizes(c), type);
@@ -237,9 +233,7 @@ std::shared_ptr<Kept> primitive_for(const Key& key) {
 }
 
 // Memory from the caching allocator, for as long as the tensor lives.
-Tensor room_for(const memory::desc& desc) {
-    return detail::make_empty({static_cast<int64_t>(desc.get_size())}, uint8, cpu, Loc{});
-}
+Tensor room_for(const memory::desc& desc) { return detail::make_empty({static_cast<int64_t>(desc.get_size())}, uint8, cpu, Loc{}); }
 
 }  // namespace
 

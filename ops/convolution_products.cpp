@@ -92,8 +92,19 @@ void convolve(ConvPart part, const Convolution& c, DType dtype, const T* a, cons
                 break;
             case ConvPart::weight:
                 to_columns(c, a + i * x_group, columns);
-                multiply({.dtype = dtype, .m = rows, .n = depth, .k = width, .a = b + i * y_group, .a_row = width, .a_col = 1,
-                          .b = columns, .b_row = 1, .b_col = width, .c = out + group * w_group, .c_row = depth, .accumulate = true},
+                multiply({.dtype = dtype,
+                          .m = rows,
+                          .n = depth,
+                          .k = width,
+                          .a = b + i * y_group,
+                          .a_row = width,
+                          .a_col = 1,
+                          .b = columns,
+                          .b_row = 1,
+                          .b_col = width,
+                          .c = out + group * w_group,
+                          .c_row = depth,
+                          .accumulate = true},
                          cpu);
                 break;
         }

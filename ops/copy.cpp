@@ -1,6 +1,6 @@
 // clone, to, contiguous, copy_, fill_.
-#include "tapir/autograd/op_form.h"
 #include "tapir/ops/copy.h"
+#include "tapir/autograd/op_form.h"
 
 #include <algorithm>
 #include <cstring>
@@ -10,8 +10,8 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
-#include "tapir/core/values_impl.h"
 #include "tapir/core/stream.h"
+#include "tapir/core/values_impl.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
@@ -30,10 +30,8 @@ void copy_rule(Backward& b) { b.give(1, b.grad().to(b.attrs<Device>(), b.record(
 }  // namespace
 
 TAPIR_OP(clone, "Identity", clone_rule, "A contiguous copy.", TAPIR_SAMPLE("f(3,4)", clone(x[0])));
-TAPIR_OP(to_dtype, "Cast", to_dtype_rule, "Another element type.",
-         TAPIR_SAMPLE_AS("i(3,4)<9", "x[0].to(torch.float64)", to(x[0], float64)));
-TAPIR_OP(to_device, "Identity", to_device_rule, "The same values on another device.",
-         TAPIR_SAMPLE_AS("f(3,4)", "x[0].to('cpu')", to(x[0], cpu)));
+TAPIR_OP(to_dtype, "Cast", to_dtype_rule, "Another element type.", TAPIR_SAMPLE_AS("i(3,4)<9", "x[0].to(torch.float64)", to(x[0], float64)));
+TAPIR_OP(to_device, "Identity", to_device_rule, "The same values on another device.", TAPIR_SAMPLE_AS("f(3,4)", "x[0].to('cpu')", to(x[0], cpu)));
 TAPIR_OP(copy, NoOnnx("Identity, Expand"), copy_rule, "Overwrites a tensor with another, broadcast and converted.",
          TAPIR_SAMPLE_AS("f(3,4) f(4)", "x[0].clone().copy_(x[1])", clone(x[0]).copy_(x[1])));
 TAPIR_OP(fill, NoOnnx("Expand"), Overwritten, "Overwrites a tensor with a number.",
@@ -167,8 +165,7 @@ void transpose(const CopyLoop& loop, const TensorImpl* y, const TensorImpl* x) {
     const int64_t rows = loop.sizes[i], columns = loop.sizes[j];
     parallel_for(loop.places(2), 32 * 1024 / (rows * columns) + 1, [&](int64_t begin, int64_t end) {
         loop.for_places(2, begin, end, [&](int64_t to, int64_t from) {
-            transpose_block(reinterpret_cast<T*>(y->data) + to, loop.to[i], reinterpret_cast<const T*>(x->data) + from, loop.from[j], rows,
-                            columns);
+            transpose_block(reinterpret_cast<T*>(y->data) + to, loop.to[i], reinterpret_cast<const T*>(x->data) + from, loop.from[j], rows, columns);
         });
     });
 }
@@ -179,9 +176,8 @@ void copy_bytes_here(std::byte* to, const std::byte* from, std::size_t bytes) {
         std::memcpy(to, from, bytes);
         return;
     }
-    parallel_for(static_cast<std::int64_t>(bytes), grain, [&](std::int64_t begin, std::int64_t end) {
-        std::memcpy(to + begin, from + begin, static_cast<std::size_t>(end - begin));
-    });
+    parallel_for(static_cast<std::int64_t>(bytes), grain,
+                 [&](std::int64_t begin, std::int64_t end) { std::memcpy(to + begin, from + begin, static_cast<std::size_t>(end - begin)); });
 }
 
 }  // namespace
@@ -212,14 +208,12 @@ void copy_elements(const Tensor& to, const Tensor& from) {
         return copy_bytes_here(y->data, x->data, static_cast<std::size_t>(width * y_size));
     }
     const auto convert = [&](std::int64_t to_offset, std::int64_t from_offset, std::int64_t count) {
-        kernels::convert(x->dtype, x->data + from_offset * x_size, loop.from[last], y->dtype, y->data + to_offset * y_size, loop.to[last],
-                         count);
+        kernels::convert(x->dtype, x->data + from_offset * x_size, loop.from[last], y->dtype, y->data + to_offset * y_size, loop.to[last], count);
     };
     constexpr std::int64_t grain = 32 * 1024;
     if (loop.rank == 1) {
-        return parallel_for(width, grain, [&](std::int64_t begin, std::int64_t end) {
-            convert(begin * loop.to[0], begin * loop.from[0], end - begin);
-        });
+        return parallel_for(width, grain,
+                            [&](std::int64_t begin, std::int64_t end) { convert(begin * loop.to[0], begin * loop.from[0], end - begin); });
     }
     parallel_for(loop.places(1), grain / width + 1, [&](std::int64_t begin, std::int64_t end) {
         loop.for_places(1, begin, end, [&](std::int64_t to_offset, std::int64_t from_offset) { convert(to_offset, from_offset, width); });
@@ -258,8 +252,8 @@ Tensor to(In x, DType dtype) {
     detail::check_defined(x, "to");
     if (x.tensor.dtype() == dtype) return x.tensor;
     const bool keeps_order = !x->is_contiguous() && detail::is_channels_last(x.tensor.impl());
-    Tensor out = keeps_order ? detail::make_channels_last(x.tensor.shape(), dtype, x->device, x.loc)
-                             : detail::make_empty_like(x.tensor.impl(), dtype, x.loc);
+    Tensor out =
+        keeps_order ? detail::make_channels_last(x.tensor.shape(), dtype, x->device, x.loc) : detail::make_empty_like(x.tensor.impl(), dtype, x.loc);
     mark_converted(out, x.tensor);
     copy_elements(out, x.tensor);
     record(to_dtype_op, x.loc, {&x.tensor}, out, {}, nullptr, Told{to_dtype_op, {&x.tensor}}, dtype);
@@ -377,9 +371,7 @@ Tensor& Tensor::zero_(Loc loc) { return fill_(0, loc); }
 namespace {
 
 // What the first becomes when the second is written to all of it.
-Tensor overwritten(const Tensor& self, const Tensor& source) {
-    return clone(source.to(self.device(), self.dtype()).expand(self.shape()));
-}
+Tensor overwritten(const Tensor& self, const Tensor& source) { return clone(source.to(self.device(), self.dtype()).expand(self.shape())); }
 
 }  // namespace
 

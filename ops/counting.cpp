@@ -22,8 +22,7 @@
 namespace tapir {
 
 TAPIR_OP(bincount, NoOnnx("ScatterElements(add)"), NonDiff, "How often each whole number occurs.", TAPIR_SAMPLE("i(12)<5", bincount(x[0])),
-         TAPIR_SAMPLE_AS("i(7)<4", "bincount(x[0], minlength=6)", bincount(x[0], {}, 6)),
-         TAPIR_SAMPLE("i(7)<4 f(7)", bincount(x[0], x[1])));
+         TAPIR_SAMPLE_AS("i(7)<4", "bincount(x[0], minlength=6)", bincount(x[0], {}, 6)), TAPIR_SAMPLE("i(7)<4 f(7)", bincount(x[0], x[1])));
 TAPIR_OP(histc, NoOnnx("ScatterElements(add)"), NonDiff, "How many elements lie in each of equal parts of a range.",
          TAPIR_SAMPLE("f(20)", histc(x[0], 5, -1, 1)), TAPIR_SAMPLE("d(3,4)", histc(x[0], 4)));
 TAPIR_OP(histogram, NoOnnx("Less, ReduceSum, ScatterElements(add)"), NonDiff, "How many elements lie in each of several bins.",
@@ -32,8 +31,7 @@ TAPIR_OP(histogram, NoOnnx("Less, ReduceSum, ScatterElements(add)"), NonDiff, "H
          TAPIR_SAMPLE_AS("f(12) u(12)", "histogram(x[0], 3, range=(-1, 2), weight=x[1], density=True)",
                          histogram(x[0], 3, {.range = {{-1.0, 2.0}}, .weight = x[1], .density = true})),
          TAPIR_SAMPLE_AS("f(20) d(4)", "histogram(x[0], sort(x[1])[0])", histogram(x[0], sort(x[1]).values)),
-         TAPIR_SAMPLE_AS("f(2,6) d(5) f(2,6)", "histogram(x[0], sort(x[1])[0], weight=x[2])",
-                         histogram(x[0], sort(x[1]).values, {.weight = x[2]})));
+         TAPIR_SAMPLE_AS("f(2,6) d(5) f(2,6)", "histogram(x[0], sort(x[1])[0], weight=x[2])", histogram(x[0], sort(x[1]).values, {.weight = x[2]})));
 TAPIR_OP(count_nonzero, NoOnnx("Not, ReduceSum"), NonDiff, "How many elements are not 0.", TAPIR_SAMPLE("i(3,4)<3", count_nonzero(x[0])),
          TAPIR_SAMPLE("i(3,4)<3", count_nonzero(x[0], {1})));
 TAPIR_OP(searchsorted, NoOnnx("Less, ReduceSum"), NonDiff, "Places of values in a sorted sequence.",
@@ -127,8 +125,7 @@ Tensor histc(In x, int64_t bins, double min, double max) {
             min -= 1;
             max += 1;
         }
-        if (!(max - min < std::numeric_limits<double>::infinity()))
-            fail<ValueError>(x.loc, "histc: the range from {} to {} is not finite", min, max);
+        if (!(max - min < std::numeric_limits<double>::infinity())) fail<ValueError>(x.loc, "histc: the range from {} to {} is not finite", min, max);
         const Tensor place = minimum(floor((flat - min) / (max - min) * static_cast<double>(bins)), static_cast<double>(bins - 1));
         const Tensor is_inside = logical_and(ge(flat, min), le(flat, max));
         const Tensor bin = where(is_inside, place, static_cast<double>(bins)).to(int64);  // one more for the others
@@ -192,8 +189,7 @@ std::pair<double, double> range_of(const In& x, const HistogramOptions& options)
 namespace {
 
 // edges: undefined where a number of bins was given.
-void record_histogram(const In& x, const Tensor& edges, const HistogramResult& result, const HistogramOptions& options,
-                      int64_t bins) {
+void record_histogram(const In& x, const Tensor& edges, const HistogramResult& result, const HistogramOptions& options, int64_t bins) {
     if (!detail::is_watched()) return;
     const auto [low, high] = options.range.value_or(std::pair(0.0, 0.0));
     std::vector<Tensor> operands{x.tensor};
@@ -308,8 +304,7 @@ Tensor searchsorted(In sorted_sequence, In values, bool right) {
     bool fits = rank >= 1 && (rank == 1 || rank == values.tensor.dim());
     for (int d = 0; fits && d + 1 < rank; ++d) fits = s->sizes[d] == values->sizes[d];
     if (!fits) {
-        fail<ShapeError>(s.loc, "searchsorted: a sequence of shape {} does not fit values of shape {}", s.tensor.shape(),
-                         values.tensor.shape());
+        fail<ShapeError>(s.loc, "searchsorted: a sequence of shape {} does not fit values of shape {}", s.tensor.shape(), values.tensor.shape());
     }
     const CallerScope caller(s.loc);
     const Tensor places = made_of([&] {
@@ -381,8 +376,7 @@ Tensor Tensor::count_nonzero(const Dims& dims, Loc loc) const { return tapir::co
 TAPIR_DATA_SIZED_FORM(bincount, int64_t, unstated(), 1, bincount(x[0], x.count > 1 ? x[1] : Tensor(), a), f("minlength", a));
 TAPIR_FORM(histc, HistcCall, unstated(), histc(x[0], a.bins, a.min, a.max), f("bins", a.bins)("min", a.min)("max", a.max));
 TAPIR_FORM(histogram, HistogramCall, unstated(), detail::outputs(histogram_again(x, a)),
-           f("bins", a.bins)("has_range", a.has_range)("low", a.low)("high", a.high)("density", a.density)(
-               "has_edges", a.has_edges));
+           f("bins", a.bins)("has_range", a.has_range)("low", a.low)("high", a.high)("density", a.density)("has_edges", a.has_edges));
 TAPIR_FORM(count_nonzero, Dims, reduced(t[0], a, false, DType::int64), count_nonzero(x[0], a), f("dims", a));
 TAPIR_FORM(searchsorted, bool, same(t[1], DType::int64), searchsorted(x[0], x[1], a), f("right", a));
 TAPIR_FORM(isin, bool, same(t[0], DType::boolean), isin(x[0], x[1], a), f("invert", a));

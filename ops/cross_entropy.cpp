@@ -9,10 +9,10 @@
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/copy.h"
-#include "tapir/ops/kernels/loss.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/index_impl.h"
 #include "tapir/ops/into_impl.h"
+#include "tapir/ops/kernels/loss.h"
 #include "tapir/ops/loss_impl.h"
 #include "tapir/ops/make.h"
 #include "tapir/ops/on_stream_impl.h"
@@ -33,59 +33,47 @@ Tensor cross_entropy_backward(const In& g, const In& logits, const In& targets, 
 TAPIR_OP(cross_entropy, "SoftmaxCrossEntropyLoss", cross_entropy_rule, "-log softmax(logits)[target].",
          TAPIR_SAMPLE("f(4,5) i(4)<5", cross_entropy(x[0], x[1])), TAPIR_SAMPLE("f(1,5) i(1)<5", cross_entropy(x[0], x[1])),
          TAPIR_SAMPLE("f(40,5) i(40)<5", cross_entropy(x[0], x[1])), TAPIR_SAMPLE("f(7) i()<7", cross_entropy(x[0], x[1])),
-         TAPIR_SAMPLE("f(3,70) i(3)<70", cross_entropy(x[0], x[1])),
-         TAPIR_SAMPLE("f(2,3,4) i(2,4)<3", cross_entropy(x[0], x[1])),
+         TAPIR_SAMPLE("f(3,70) i(3)<70", cross_entropy(x[0], x[1])), TAPIR_SAMPLE("f(2,3,4) i(2,4)<3", cross_entropy(x[0], x[1])),
          TAPIR_SAMPLE("f(2,3,4,5) i(2,4,5)<3", cross_entropy(x[0], x[1])),
-         TAPIR_SAMPLE_AS("f(4,5) i(4)<5", "cross_entropy(x[0], x[1], reduction='sum')",
-                         cross_entropy(x[0], x[1], {.reduction = Reduction::sum})),
-         TAPIR_SAMPLE_AS("f(4,5) i(4)<5", "cross_entropy(x[0], x[1], reduction='none')",
-                         cross_entropy(x[0], x[1], {.reduction = Reduction::none})),
+         TAPIR_SAMPLE_AS("f(4,5) i(4)<5", "cross_entropy(x[0], x[1], reduction='sum')", cross_entropy(x[0], x[1], {.reduction = Reduction::sum})),
+         TAPIR_SAMPLE_AS("f(4,5) i(4)<5", "cross_entropy(x[0], x[1], reduction='none')", cross_entropy(x[0], x[1], {.reduction = Reduction::none})),
          TAPIR_SAMPLE_AS("f(2,5,3) i(2,3)<5", "cross_entropy(x[0], x[1], reduction='none')",
                          cross_entropy(x[0], x[1], {.reduction = Reduction::none})),
-         TAPIR_SAMPLE_AS("f(6,3) i(6)<3", "cross_entropy(x[0], x[1], ignore_index=1)",
-                         cross_entropy(x[0], x[1], {.ignore_index = 1})),
+         TAPIR_SAMPLE_AS("f(6,3) i(6)<3", "cross_entropy(x[0], x[1], ignore_index=1)", cross_entropy(x[0], x[1], {.ignore_index = 1})),
          TAPIR_SAMPLE_AS("f(6,3) i(6)<3", "cross_entropy(x[0], x[1], torch.tensor([0.5, 1, 2]).to(x[0].dtype))",
                          cross_entropy(x[0], x[1], {.weight = tensor({0.5, 1.0, 2.0}, {x[0].dtype(), x[0].device()})})),
-         TAPIR_SAMPLE_AS("f(6,3) i(6)<3",
-                         "cross_entropy(x[0], x[1], torch.tensor([0.5, 1, 2]).to(x[0].dtype), label_smoothing=0.2)",
-                         cross_entropy(x[0], x[1],
-                                       {.weight = tensor({0.5, 1.0, 2.0}, {x[0].dtype(), x[0].device()}),
-                                        .label_smoothing = 0.2})),
-         TAPIR_SAMPLE_AS("f(2,3,5) i(2,5)<3", "cross_entropy(x[0], x[1], label_smoothing=0.1)",
-                         cross_entropy(x[0], x[1], {.label_smoothing = 0.1})),
+         TAPIR_SAMPLE_AS("f(6,3) i(6)<3", "cross_entropy(x[0], x[1], torch.tensor([0.5, 1, 2]).to(x[0].dtype), label_smoothing=0.2)",
+                         cross_entropy(x[0], x[1], {.weight = tensor({0.5, 1.0, 2.0}, {x[0].dtype(), x[0].device()}), .label_smoothing = 0.2})),
+         TAPIR_SAMPLE_AS("f(2,3,5) i(2,5)<3", "cross_entropy(x[0], x[1], label_smoothing=0.1)", cross_entropy(x[0], x[1], {.label_smoothing = 0.1})),
          TAPIR_SAMPLE("f(4,5) p(4,5)", cross_entropy(x[0], x[1])),
          TAPIR_SAMPLE_AS("f(2,3,4) p(2,3,4)", "cross_entropy(x[0], x[1], reduction='none', label_smoothing=0.1)",
                          cross_entropy(x[0], x[1], {.reduction = Reduction::none, .label_smoothing = 0.1})));
-TAPIR_OP(nll_loss, "NegativeLogLikelihoodLoss", nll_loss_rule, "-log_probs[target].",
-         TAPIR_SAMPLE("f(4,5) i(4)<5", nll_loss(x[0], x[1])), TAPIR_SAMPLE("f(5) i()<5", nll_loss(x[0], x[1])),
-         TAPIR_SAMPLE("f(2,3,4) i(2,4)<3", nll_loss(x[0], x[1])),
-         TAPIR_SAMPLE_AS("f(4,5) i(4)<5", "nll_loss(x[0], x[1], reduction='none')",
-                         nll_loss(x[0], x[1], {.reduction = Reduction::none})),
-         TAPIR_SAMPLE_AS("f(6,3) i(6)<3",
-                         "nll_loss(x[0], x[1], torch.tensor([0.5, 1, 2]).to(x[0].dtype), ignore_index=1, reduction='sum')",
-                         nll_loss(x[0], x[1], {.weight = tensor({0.5, 1.0, 2.0}, {x[0].dtype(), x[0].device()}),
-                                               .ignore_index = 1, .reduction = Reduction::sum})));
+TAPIR_OP(
+    nll_loss, "NegativeLogLikelihoodLoss", nll_loss_rule, "-log_probs[target].", TAPIR_SAMPLE("f(4,5) i(4)<5", nll_loss(x[0], x[1])),
+    TAPIR_SAMPLE("f(5) i()<5", nll_loss(x[0], x[1])), TAPIR_SAMPLE("f(2,3,4) i(2,4)<3", nll_loss(x[0], x[1])),
+    TAPIR_SAMPLE_AS("f(4,5) i(4)<5", "nll_loss(x[0], x[1], reduction='none')", nll_loss(x[0], x[1], {.reduction = Reduction::none})),
+    TAPIR_SAMPLE_AS("f(6,3) i(6)<3", "nll_loss(x[0], x[1], torch.tensor([0.5, 1, 2]).to(x[0].dtype), ignore_index=1, reduction='sum')",
+                    nll_loss(x[0], x[1],
+                             {.weight = tensor({0.5, 1.0, 2.0}, {x[0].dtype(), x[0].device()}), .ignore_index = 1, .reduction = Reduction::sum})));
 // What the rule of cross_entropy with class indices is where that is recorded, so that a graph of a gradient has one node for it, too.
 TAPIR_OP(cross_entropy_backward, NoOnnx("Softmax, Equal, Where, Mul, Sub"), cross_entropy_backward_rule,
          "The gradient of cross_entropy: g (softmax(logits) - one_hot(target)).",
-         TAPIR_SAMPLE_AS("f() f(4,5) i(4)<5",
-                         "torch.autograd.functional.vjp(lambda t: cross_entropy(t, x[2]), x[1], x[0])[1]",
+         TAPIR_SAMPLE_AS("f() f(4,5) i(4)<5", "torch.autograd.functional.vjp(lambda t: cross_entropy(t, x[2]), x[1], x[0])[1]",
                          cross_entropy_backward(x[0], x[1], x[2], {})),
-         TAPIR_SAMPLE_AS("f() f(7) i()<7",
-                         "torch.autograd.functional.vjp(lambda t: cross_entropy(t, x[2]), x[1], x[0])[1]",
+         TAPIR_SAMPLE_AS("f() f(7) i()<7", "torch.autograd.functional.vjp(lambda t: cross_entropy(t, x[2]), x[1], x[0])[1]",
                          cross_entropy_backward(x[0], x[1], x[2], {})),
-         TAPIR_SAMPLE_AS("f() f(3,70) i(3)<70",
-                         "torch.autograd.functional.vjp(lambda t: cross_entropy(t, x[2], reduction='sum'), x[1], x[0])[1]",
+         TAPIR_SAMPLE_AS("f() f(3,70) i(3)<70", "torch.autograd.functional.vjp(lambda t: cross_entropy(t, x[2], reduction='sum'), x[1], x[0])[1]",
                          cross_entropy_backward(x[0], x[1], x[2], {.reduction = Reduction::sum})),
          TAPIR_SAMPLE_AS("f(2,3) f(2,5,3) i(2,3)<5",
                          "torch.autograd.functional.vjp(lambda t: cross_entropy(t, x[2], reduction='none'), x[1], x[0])[1]",
                          cross_entropy_backward(x[0], x[1], x[2], {.reduction = Reduction::none})),
-         TAPIR_SAMPLE_AS("f() f(6,3) i(6)<3",
-                         "torch.autograd.functional.vjp(lambda t: cross_entropy(t, x[2], ignore_index=1), x[1], x[0])[1]",
+         TAPIR_SAMPLE_AS("f() f(6,3) i(6)<3", "torch.autograd.functional.vjp(lambda t: cross_entropy(t, x[2], ignore_index=1), x[1], x[0])[1]",
                          cross_entropy_backward(x[0], x[1], x[2], {.ignore_index = 1})),
          TAPIR_SAMPLE_AS("f() f(6,3) i(6)<3",
-                         "torch.autograd.functional.vjp(lambda t: cross_entropy(t, x[2], torch.tensor([0.5, 1, 2]).to(x[1].dtype), label_smoothing=0.2), x[1], x[0])[1]",
-                         cross_entropy_backward(x[0], x[1], x[2], {.weight = tensor({0.5, 1.0, 2.0}, {x[1].dtype(), x[1].device()}), .label_smoothing = 0.2})),
+                         "torch.autograd.functional.vjp(lambda t: cross_entropy(t, x[2], torch.tensor([0.5, 1, 2]).to(x[1].dtype), "
+                         "label_smoothing=0.2), x[1], x[0])[1]",
+                         cross_entropy_backward(x[0], x[1], x[2],
+                                                {.weight = tensor({0.5, 1.0, 2.0}, {x[1].dtype(), x[1].device()}), .label_smoothing = 0.2})),
          TAPIR_SAMPLE_AS("f(2,5) f(2,3,5) i(2,5)<3",
                          "torch.autograd.functional.vjp(lambda t: cross_entropy(t, x[2], reduction='none', label_smoothing=0.1), x[1], x[0])[1]",
                          cross_entropy_backward(x[0], x[1], x[2], {.reduction = Reduction::none, .label_smoothing = 0.1})));
@@ -195,16 +183,15 @@ Classes prepare(const char* op, const In& x, const In& given, const CrossEntropy
     check_shapes(op, x, targets, options);
     const DType dtype = x.tensor.dtype();
     if (is_floating(targets.tensor.dtype()) || targets.tensor.dtype() == bool_) {
-        fail<DTypeError>(x.loc, "{}: targets must be class indices, not {}: convert them with targets.to(int64)", op,
-                         name(targets.tensor.dtype()));
+        fail<DTypeError>(x.loc, "{}: targets must be class indices, not {}: convert them with targets.to(int64)", op, name(targets.tensor.dtype()));
     }
     const TensorImpl *xi = x.tensor.impl(), *ti = targets.tensor.impl();
     const int dim = class_dim(x.tensor.dim());
     bool fits = ti->rank == xi->rank - 1;
     for (int d = 0; d < ti->rank && fits; ++d) fits = ti->sizes[d] == xi->sizes[d < dim ? d : d + 1];
     if (!fits) {
-        fail<ShapeError>(x.loc, "{}: an input of shape {} needs targets of shape {}, got {}{}", op, x.tensor.shape(),
-                         target_shape(x.tensor), targets.tensor.shape(), class_hint(x.tensor, targets.tensor));
+        fail<ShapeError>(x.loc, "{}: an input of shape {} needs targets of shape {}, got {}{}", op, x.tensor.shape(), target_shape(x.tensor),
+                         targets.tensor.shape(), class_hint(x.tensor, targets.tensor));
     }
     Classes c;
     c.input = xi->is_contiguous() ? x.tensor : plain(x.tensor, dtype, x.loc);
@@ -212,8 +199,8 @@ Classes prepare(const char* op, const In& x, const In& given, const CrossEntropy
     if (options.weight.defined()) c.weight = plain(options.weight, dtype, x.loc);
     c.set_shape(xi->sizes, xi->rank);
     if (on_gpu(xi)) return c;  // the kernels check the targets
-    c.weight_sum = dtype == float64 ? check_targets<double>(op, c, options.ignore_index, x.loc)
-                                    : check_targets<float>(op, c, options.ignore_index, x.loc);
+    c.weight_sum =
+        dtype == float64 ? check_targets<double>(op, c, options.ignore_index, x.loc) : check_targets<float>(op, c, options.ignore_index, x.loc);
     return c;
 }
 
@@ -224,9 +211,17 @@ Attrs attrs_of(const Classes& c, const CrossEntropyOptions& options) {
 }
 
 kernels::CrossEntropyArgs kernel_args(const Classes& c, const Attrs& attrs, void* losses, void* grad) {
-    return {c.input.dtype(), c.input.raw_data(), c.indices(),     c.weight.defined() ? c.weight.raw_data() : nullptr,
-            c.classes,       c.inner,            attrs.ignore_index, attrs.smoothing,
-            attrs.scale,     losses,             grad};
+    return {c.input.dtype(),
+            c.input.raw_data(),
+            c.indices(),
+            c.weight.defined() ? c.weight.raw_data() : nullptr,
+            c.classes,
+            c.inner,
+            attrs.ignore_index,
+            attrs.smoothing,
+            attrs.scale,
+            losses,
+            grad};
 }
 
 // The reduced losses in `losses`, a tensor of T, as a 0-d tensor.
@@ -271,8 +266,7 @@ void reduce_into(const Classes& c, Reduction reduction, double scale, const Tens
 
 // The same as a new tensor.
 template <class Compute>
-Tensor reduced(const Classes& c, const Shape& shape, Reduction reduction, double scale, const Loc& loc,
-               const Compute& compute) {
+Tensor reduced(const Classes& c, const Shape& shape, Reduction reduction, double scale, const Loc& loc, const Compute& compute) {
     const bool is_none = reduction == Reduction::none;
     Tensor out = is_none ? detail::make_empty(shape, c.input.dtype(), c.input.device(), loc)
                          : detail::make_empty(nullptr, 0, 1, c.input.dtype(), c.input.device(), loc);
@@ -288,8 +282,8 @@ struct Loss {
 
 // grad may be undefined; it becomes the gradient of the losses, without `scale`.
 template <class Kernel>
-Loss reduced_on_gpu(const char* op, const Kernel& kernel, const Classes& c, const Shape& shape, const Attrs& attrs,
-                    const Tensor& grad, const Loc& loc) {
+Loss reduced_on_gpu(const char* op, const Kernel& kernel, const Classes& c, const Shape& shape, const Attrs& attrs, const Tensor& grad,
+                    const Loc& loc) {
     const detail::UnrecordedPartsOf parts(loc);
     detail::begin_op(op, c.input.impl(), loc);
     const DType dtype = c.input.dtype();
@@ -303,15 +297,14 @@ Loss reduced_on_gpu(const char* op, const Kernel& kernel, const Classes& c, cons
     if (attrs.reduction == Reduction::none) {
         loss.out = to(losses, dtype);
     } else {
-        gpu::total_loss(args, c.positions(), attrs.reduction == Reduction::mean, loss.out.raw_data(),
-                        static_cast<double*>(loss.scale.raw_data()));
+        gpu::total_loss(args, c.positions(), attrs.reduction == Reduction::mean, loss.out.raw_data(), static_cast<double*>(loss.scale.raw_data()));
     }
     return loss;
 }
 
 // Saves these, the weight and the scale, where there are such.
-void finish_loss(const OpInfo& op, const In& x, const Tensor& targets, const Tensor& weight, const Loss& loss,
-                 const Attrs& attrs, std::initializer_list<const Tensor*> more, bool recorded) {
+void finish_loss(const OpInfo& op, const In& x, const Tensor& targets, const Tensor& weight, const Loss& loss, const Attrs& attrs,
+                 std::initializer_list<const Tensor*> more, bool recorded) {
     const Tensor* const inputs[] = {&x.tensor, &targets, &weight};
     const Tensor* saved[5];
     int count = 0;
@@ -335,8 +328,7 @@ void run_kernel(const Classes& c, const Attrs& attrs, void* losses, void* grad) 
     const int64_t positions = c.positions();
     if (positions * c.classes < 16 * 1024) [[likely]]
         return kernels::cross_entropy(args, 0, positions);
-    parallel_for(positions, 8 * 1024 / c.classes + 1,
-                 [&](int64_t begin, int64_t end) { kernels::cross_entropy(args, begin, end); });
+    parallel_for(positions, 8 * 1024 / c.classes + 1, [&](int64_t begin, int64_t end) { kernels::cross_entropy(args, begin, end); });
 }
 
 Tensor fused_cross_entropy(const In& logits, const In& targets, const CrossEntropyOptions& options) {
@@ -353,8 +345,7 @@ Tensor fused_cross_entropy(const In& logits, const In& targets, const CrossEntro
                            [&](void* losses) { run_kernel(c, attrs, losses, keep ? grad.raw_data() : nullptr); });
     }
     if (detail::thread.observed) {
-        finish_loss(cross_entropy_op, logits, targets.tensor, options.weight, loss, attrs,
-                    {&logits.tensor, &targets.tensor, &grad}, keep);
+        finish_loss(cross_entropy_op, logits, targets.tensor, options.weight, loss, attrs, {&logits.tensor, &targets.tensor, &grad}, keep);
     }
     return loss.out;
 }
@@ -397,8 +388,8 @@ Tensor saved_scale(const Backward& b, int first) {
 }
 
 void fill_on_gpu(const Classes& c, const Attrs& attrs, const Tensor& scale, const Distribution& d) {
-    gpu::distribution({d.q.dtype(), on_stream<int64_t>(c.targets), on_stream(c.weight), c.outer, c.classes, c.inner,
-                       attrs.ignore_index, attrs.smoothing, on_stream<double>(scale), on_stream(d.q), on_stream(d.mass)});
+    gpu::distribution({d.q.dtype(), on_stream<int64_t>(c.targets), on_stream(c.weight), c.outer, c.classes, c.inner, attrs.ignore_index,
+                       attrs.smoothing, on_stream<double>(scale), on_stream(d.q), on_stream(d.mass)});
 }
 
 Distribution distribution(const Backward& b, const Tensor& targets, const Tensor& weight, const Tensor& scale) {
@@ -417,8 +408,7 @@ Distribution distribution(const Backward& b, const Tensor& targets, const Tensor
         if (shape.numel() > 0) fill_on_gpu(c, b.attrs<Attrs>(), scale, d);
         return d;
     }
-    const Distribution d{gradient_ops::zeros(shape, dtype, targets.device()),
-                         gradient_ops::zeros(one_class, dtype, targets.device())};
+    const Distribution d{gradient_ops::zeros(shape, dtype, targets.device()), gradient_ops::zeros(one_class, dtype, targets.device())};
     if (dtype == float64) {
         fill_distribution<double>(c, b.attrs<Attrs>(), d);
     } else {
@@ -468,12 +458,11 @@ void scale_gradient(const Tensor& d, const Tensor& g, const Tensor& scale, Reduc
     c.set_shape(d.impl()->sizes, d.dim());
     const bool of_lines = reduction == Reduction::none;
     if (on_gpu(d)) {
-        return gpu::scale_classes(d.dtype(), on_stream(d), on_stream(g), of_lines, on_stream<double>(scale), on_stream(out),
-                                  c.outer, c.classes, c.inner);
+        return gpu::scale_classes(d.dtype(), on_stream(d), on_stream(g), of_lines, on_stream<double>(scale), on_stream(out), c.outer, c.classes,
+                                  c.inner);
     }
     parallel_for(c.outer, 16 * 1024 / (c.classes * c.inner) + 1, [&](int64_t begin, int64_t end) {
-        kernels::scale_classes(d.dtype(), d.raw_data(), g.raw_data(), of_lines ? 1 : 0, out.raw_data(), begin, end,
-                               c.classes, c.inner);
+        kernels::scale_classes(d.dtype(), d.raw_data(), g.raw_data(), of_lines ? 1 : 0, out.raw_data(), begin, end, c.classes, c.inner);
     });
 }
 
@@ -483,8 +472,9 @@ void cross_entropy_rule(Backward& b) {
     const Tensor x = b.saved(0);
     if (b.recording()) {
         const Loc& loc = b.record().loc;
-        return b.give(0, cross_entropy_backward(In(b.grad(), loc), In(x, loc), In(b.saved(1), loc),
-                                                {saved_weight(b, 3), attrs.ignore_index, attrs.reduction, attrs.smoothing}));
+        return b.give(0,
+                      cross_entropy_backward(In(b.grad(), loc), In(x, loc), In(b.saved(1), loc),
+                                             {saved_weight(b, 3), attrs.ignore_index, attrs.reduction, attrs.smoothing}));
     }
     const Tensor unscaled = b.saved(2), g = contiguous(b.grad());
     Tensor out = may_overwrite(b, unscaled) ? unscaled : detail::make_empty_like(x.impl(), x.dtype(), Loc{});
@@ -522,7 +512,9 @@ void nll_loss_rule(Backward& b) {
 void run_gradient(const Classes& c, Attrs attrs, const Tensor& g, const Tensor& out) {
     const bool of_lines = attrs.reduction == Reduction::none;
     if (c.input.numel() == 0) return;
-    if (!of_lines) attrs.scale *= g.dtype() == float64 ? *static_cast<const double*>(g.raw_data()) : static_cast<double>(*static_cast<const float*>(g.raw_data()));
+    if (!of_lines)
+        attrs.scale *=
+            g.dtype() == float64 ? *static_cast<const double*>(g.raw_data()) : static_cast<double>(*static_cast<const float*>(g.raw_data()));
     Losses losses(c);
     run_kernel(c, attrs, losses.data(), out.raw_data());
     if (of_lines) scale_gradient(out, g, Tensor(), attrs.reduction, out);
@@ -542,7 +534,8 @@ Tensor cross_entropy_backward(const In& g, const In& x, const In& targets, const
     const Classes c = prepare(op, x, targets, options);
     const Shape shape = options.reduction == Reduction::none ? target_shape(x.tensor) : Shape();
     if (g.tensor.shape() != shape || g.tensor.dtype() != dtype) {
-        fail<ShapeError>(x.loc, "{}: needs a gradient of shape {} and {}, got {} and {}", op, shape, name(dtype), g.tensor.shape(), name(g.tensor.dtype()));
+        fail<ShapeError>(x.loc, "{}: needs a gradient of shape {} and {}, got {} and {}", op, shape, name(dtype), g.tensor.shape(),
+                         name(g.tensor.dtype()));
     }
     detail::check_same_device(op, x.tensor, g.tensor, x.loc);
     const Attrs attrs = attrs_of(c, options);
@@ -691,7 +684,9 @@ bool take(const char* op, const FormCall& x, int from, Classes& c) {
     const Call& a = *static_cast<const Call*>(x.attrs);
     const TensorImpl *in = x[from].impl(), *targets = x[from + 1].impl();
     const bool is_plain = (in->dtype == float32 || in->dtype == float64) && detail::is_plain(in, in->dtype) && detail::is_plain(targets, int64);
-    if (!is_plain || in->rank == 0 || x.count > from + 2 || a.reduction == Reduction::batchmean || !(a.label_smoothing >= 0 && a.label_smoothing <= 1)) return false;
+    if (!is_plain || in->rank == 0 || x.count > from + 2 || a.reduction == Reduction::batchmean ||
+        !(a.label_smoothing >= 0 && a.label_smoothing <= 1))
+        return false;
     c.set_shape(in->sizes, in->rank);
     if (targets->rank != in->rank - 1 || targets->numel != c.positions()) return false;
     c.input = x[from];
@@ -717,7 +712,8 @@ bool cross_entropy_backward_into(const FormCall& x, const Tensor& out) {
     if (!take("cross_entropy_backward", x, 1, c)) return false;
     const DType dtype = c.input.dtype();
     const int64_t lines = a.reduction == Reduction::none ? c.positions() : 1;
-    if (!detail::is_plain(out.impl(), dtype) || out.numel() != c.input.numel() || !detail::is_plain(x[0].impl(), dtype) || x[0].numel() != lines) return false;
+    if (!detail::is_plain(out.impl(), dtype) || out.numel() != c.input.numel() || !detail::is_plain(x[0].impl(), dtype) || x[0].numel() != lines)
+        return false;
     run_gradient(c, attrs_of(c, {{}, a.ignore_index, a.reduction, a.label_smoothing}), x[0], out);
     return true;
 }

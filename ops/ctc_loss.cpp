@@ -29,13 +29,11 @@ void ctc_loss_rule(Backward& b);
 TAPIR_OP(ctc_loss, NoOnnx("Scan, Gather, Exp, Log, Add, ScatterElements"), ctc_loss_rule,
          "-log of the summed probability of all paths that spell a target.",
          TAPIR_SAMPLE("f(6,2,4) i(2,3)<3 i(2)<2 i(2)<4", ctc_loss(log_softmax(x[0], 2), x[1] + 1, x[2] + 5, x[3])),
-         TAPIR_SAMPLE_AS("f(5,2,3) i(2,2)<1 i(2)<2 i(2)<3",
-                         "ctc_loss(log_softmax(x[0], 2), x[1] * 2, x[2] + 4, x[3], 1, reduction='none')",
+         TAPIR_SAMPLE_AS("f(5,2,3) i(2,2)<1 i(2)<2 i(2)<3", "ctc_loss(log_softmax(x[0], 2), x[1] * 2, x[2] + 4, x[3], 1, reduction='none')",
                          ctc_loss(log_softmax(x[0], 2), x[1] * 2, x[2] + 4, x[3], {.blank = 1, .reduction = Reduction::none})),
          TAPIR_SAMPLE_AS("f(7,2,5) i(4)<4 i(2)<1", "ctc_loss(log_softmax(x[0], 2), x[1], x[2] + 6, 2 - x[2], 4, reduction='sum')",
                          ctc_loss(log_softmax(x[0], 2), x[1], x[2] + 6, 2 - x[2], {.blank = 4, .reduction = Reduction::sum})),
-         TAPIR_SAMPLE_AS("f(4,2,3) i(2,3)<1 i(2)<1",
-                         "ctc_loss(log_softmax(x[0], 2), x[1] + 1, x[2] + 4, 3 - x[2], zero_infinity=True)",
+         TAPIR_SAMPLE_AS("f(4,2,3) i(2,3)<1 i(2)<1", "ctc_loss(log_softmax(x[0], 2), x[1] + 1, x[2] + 4, 3 - x[2], zero_infinity=True)",
                          ctc_loss(log_softmax(x[0], 2), x[1] + 1, x[2] + 4, 3 - x[2], {.zero_infinity = true})));
 
 namespace {
@@ -228,8 +226,8 @@ std::vector<int64_t> read_lengths(const char* what, const Tensor& lengths, int64
 
 // All that the kernels read, checked.
 struct Problem {
-    Tensor log_probs, targets;  // (time, n, classes); flat, on the same device
-    Tensor lengths;             // (3, n): see CtcArgs
+    Tensor log_probs, targets;                           // (time, n, classes); flat, on the same device
+    Tensor lengths;                                      // (3, n): see CtcArgs
     Tensor given_targets, input_lengths, given_lengths;  // as the op was called with them
     std::vector<int64_t> target_lengths;
     Attrs attrs;
@@ -242,8 +240,8 @@ void check_targets(const Problem& p, const Loc& loc) {
     for (int64_t i = 0; i < n; ++i) {
         for (int64_t k = lengths[2 * n + i]; k < lengths[2 * n + i] + lengths[n + i]; ++k) {
             if (targets[k] >= 0 && targets[k] < classes && targets[k] != p.attrs.blank) continue;
-            fail<IndexError>(loc, "ctc_loss: target {} is {} for {} classes", targets[k],
-                             targets[k] == p.attrs.blank ? "the blank" : "out of range", classes);
+            fail<IndexError>(loc, "ctc_loss: target {} is {} for {} classes", targets[k], targets[k] == p.attrs.blank ? "the blank" : "out of range",
+                             classes);
         }
     }
 }
@@ -324,9 +322,20 @@ std::vector<Tensor> losses_of(const In& log_probs, const Problem& p, bool zero_i
     }
     const bool is_on_gpu = on_gpu(x);
     const auto data = [is_on_gpu](const Tensor& t) { return is_on_gpu ? on_stream(t) : t.raw_data(); };
-    const kernels::CtcArgs args{x.dtype(), data(x), static_cast<const int64_t*>(data(p.targets)),
-                                static_cast<const int64_t*>(data(p.lengths)), time, n, x.shape()[2], p.attrs.longest, p.attrs.blank,
-                                zero_infinity, data(alpha), data(beta), data(results[0]), data(grad)};
+    const kernels::CtcArgs args{x.dtype(),
+                                data(x),
+                                static_cast<const int64_t*>(data(p.targets)),
+                                static_cast<const int64_t*>(data(p.lengths)),
+                                time,
+                                n,
+                                x.shape()[2],
+                                p.attrs.longest,
+                                p.attrs.blank,
+                                zero_infinity,
+                                data(alpha),
+                                data(beta),
+                                data(results[0]),
+                                data(grad)};
     if (n > 0) is_on_gpu ? gpu::ctc_loss(args, x.shape()) : run_on_cpu(args);
     record_many(ctc_loss_op, loc, {x, p.given_targets, p.input_lengths, p.given_lengths}, results, {x, p.targets, p.lengths, grad}, p.attrs,
                 Call{p.attrs.blank, zero_infinity, keep});

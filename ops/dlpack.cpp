@@ -127,8 +127,7 @@ Tensor from_dlpack(dlpack::ManagedTensor* managed, Loc loc) {
 Tensor from_dlpack(dlpack::ManagedTensorVersioned* managed, Loc loc) {
     if (!managed) fail<ValueError>(loc, "from_dlpack: the pointer is null");
     if (managed->version.major > 1) {  // all else may lie elsewhere in it
-        fail<ValueError>(loc, "from_dlpack: an array of DLPack {}.{}; versions up to 1 are known", managed->version.major,
-                         managed->version.minor);
+        fail<ValueError>(loc, "from_dlpack: an array of DLPack {}.{}; versions up to 1 are known", managed->version.major, managed->version.minor);
     }
     return take_over(managed, (managed->flags & dlpack::kReadOnly) != 0, loc);
 }

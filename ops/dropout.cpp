@@ -71,8 +71,7 @@ Tensor apply(const In& x, const Tensor& mask, bool is_drawn, double p) {
     const auto* keep = static_cast<const std::uint8_t*>(mask.raw_data());
     const auto size = static_cast<int64_t>(itemsize(from->dtype));
     parallel_for(from->numel, kGrain, [&](int64_t begin, int64_t end) {
-        kernels::masked_scale(from->dtype, from->data + begin * size, keep + begin, out.impl()->data + begin * size,
-                              end - begin, scale);
+        kernels::masked_scale(from->dtype, from->data + begin * size, keep + begin, out.impl()->data + begin * size, end - begin, scale);
     });
     finish(x, mask, is_drawn, p, out);
     return out;

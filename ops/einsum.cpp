@@ -15,9 +15,8 @@
 
 namespace tapir {
 
-TAPIR_OP(tensordot, "Einsum", Composed, "The product summed over several dimensions.",
-         TAPIR_SAMPLE("f(2,3,4) f(3,4,2)", tensordot(x[0], x[1])), TAPIR_SAMPLE("f(2,3) f(3,2)", tensordot(x[0], x[1], 1)),
-         TAPIR_SAMPLE("f(2) f(3)", tensordot(x[0], x[1], 0)),
+TAPIR_OP(tensordot, "Einsum", Composed, "The product summed over several dimensions.", TAPIR_SAMPLE("f(2,3,4) f(3,4,2)", tensordot(x[0], x[1])),
+         TAPIR_SAMPLE("f(2,3) f(3,2)", tensordot(x[0], x[1], 1)), TAPIR_SAMPLE("f(2) f(3)", tensordot(x[0], x[1], 0)),
          TAPIR_SAMPLE_AS("f(2,3,4) f(4,5,2)", "tensordot(x[0], x[1], ([0, 2], [2, 0]))", tensordot(x[0], x[1], {0, 2}, {2, 0})));
 
 namespace {
@@ -29,13 +28,9 @@ using Label = int;
 using Labels = std::vector<Label>;
 constexpr Label kEllipsis = 256;
 
-bool contains(const Labels& labels, Label label) {
-    return std::find(labels.begin(), labels.end(), label) != labels.end();
-}
+bool contains(const Labels& labels, Label label) { return std::find(labels.begin(), labels.end(), label) != labels.end(); }
 
-int place_of(const Labels& labels, Label label) {
-    return static_cast<int>(std::find(labels.begin(), labels.end(), label) - labels.begin());
-}
+int place_of(const Labels& labels, Label label) { return static_cast<int>(std::find(labels.begin(), labels.end(), label) - labels.begin()); }
 
 // A term as written: letters, and where "..." stands (-1: nowhere).
 struct Term {
@@ -111,8 +106,8 @@ Operand make_operand(const Tensor& x, const Term& term, const Loc& loc) {
         for (int b = operand.tensor.dim(); --b > a;) {
             if (operand.labels[static_cast<std::size_t>(b)] != label) continue;
             if (operand.tensor.shape()[a] != operand.tensor.shape()[b]) {
-                fail<ShapeError>(loc, "einsum: the sizes of '{}' differ: {} and {}", static_cast<char>(label),
-                                 operand.tensor.shape()[a], operand.tensor.shape()[b]);
+                fail<ShapeError>(loc, "einsum: the sizes of '{}' differ: {} and {}", static_cast<char>(label), operand.tensor.shape()[a],
+                                 operand.tensor.shape()[b]);
             }
             operand.tensor = diagonal(operand.tensor, 0, a, b);  // the diagonal comes last
             operand.labels.erase(operand.labels.begin() + b);
@@ -137,11 +132,9 @@ void check_sizes(std::vector<Operand>& operands, const Loc& loc) {
                 if (size == wish[d]) continue;
                 if (wish[d] != 1 && size != 1) {
                     if (label < kEllipsis) {
-                        fail<ShapeError>(loc, "einsum: the sizes of '{}' differ: {} and {}", static_cast<char>(label),
-                                         wish[d], size);
+                        fail<ShapeError>(loc, "einsum: the sizes of '{}' differ: {} and {}", static_cast<char>(label), wish[d], size);
                     }
-                    fail<ShapeError>(loc, "einsum: the dimensions of \"...\" do not broadcast: {} and {}", wish[d],
-                                     size);
+                    fail<ShapeError>(loc, "einsum: the dimensions of \"...\" do not broadcast: {} and {}", wish[d], size);
                 }
                 if (wish[d] == 1) wish[d] = size;
             }
@@ -151,8 +144,7 @@ void check_sizes(std::vector<Operand>& operands, const Loc& loc) {
 }
 
 // As written, or else "..." and then every letter that occurs once, sorted.
-Labels output_labels(const Equation& equation, const std::vector<Operand>& operands, int ellipsis_dims,
-                     const char* text, const Loc& loc) {
+Labels output_labels(const Equation& equation, const std::vector<Operand>& operands, int ellipsis_dims, const char* text, const Loc& loc) {
     if (!equation.has_output) {
         Labels seen, once;
         for (const Term& term : equation.inputs) seen.insert(seen.end(), term.letters.begin(), term.letters.end());
@@ -164,11 +156,8 @@ Labels output_labels(const Equation& equation, const std::vector<Operand>& opera
     }
     const Labels labels = equation.output.labels(ellipsis_dims);
     for (const Label label : labels) {
-        const bool is_known =
-            std::any_of(operands.begin(), operands.end(), [&](const Operand& x) { return contains(x.labels, label); });
-        if (!is_known)
-            fail<ValueError>(loc, "einsum: '{}' of the result is in no operand: \"{}\"", static_cast<char>(label),
-                             text);
+        const bool is_known = std::any_of(operands.begin(), operands.end(), [&](const Operand& x) { return contains(x.labels, label); });
+        if (!is_known) fail<ValueError>(loc, "einsum: '{}' of the result is in no operand: \"{}\"", static_cast<char>(label), text);
         if (std::count(labels.begin(), labels.end(), label) > 1) {
             fail<ValueError>(loc, "einsum: '{}' stands twice in the result: \"{}\"", static_cast<char>(label), text);
         }
@@ -228,8 +217,7 @@ Operand contract(const Operand& a, const Operand& b, const Labels& needed) {
         }
         return numel;
     };
-    const int64_t s = sizes(a, shared, true), l = sizes(a, left, true), c = sizes(a, contracted, false),
-                  r = sizes(b, right, true);
+    const int64_t s = sizes(a, shared, true), l = sizes(a, left, true), c = sizes(a, contracted, false), r = sizes(b, right, true);
     Tensor x = arranged(a, joined(joined(shared, left), contracted));
     Tensor y = arranged(b, joined(joined(shared, contracted), right));
     Tensor product;
@@ -266,8 +254,8 @@ Tensor tensordot(In a, In b, const Dims& a_dims, const Dims& b_dims) {
     for (int i = 0; i < a_dims.rank(); ++i, ++next) {
         const int64_t of_a = pair(x, a_dims[i], next), of_b = pair(y, b_dims[i], next);
         if (of_a != of_b && of_a != 1 && of_b != 1) {
-            fail<ShapeError>(a.loc, "tensordot: dimension {} of shape {} and dimension {} of shape {} differ", a_dims[i],
-                             a.tensor.shape(), b_dims[i], b.tensor.shape());
+            fail<ShapeError>(a.loc, "tensordot: dimension {} of shape {} and dimension {} of shape {} differ", a_dims[i], a.tensor.shape(), b_dims[i],
+                             b.tensor.shape());
         }
     }
     Labels left;

@@ -1,8 +1,8 @@
 // Element-wise ops: rows, promotion, the fast path, backward.
+#include "tapir/ops/elementwise.h"
 #include "tapir/autograd/log_impl.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/watch_impl.h"
-#include "tapir/ops/elementwise.h"
 
 #include <cmath>
 #include <cstdlib>
@@ -16,13 +16,13 @@
 #include "tapir/core/values_impl.h"
 #include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/channels_impl.h"
+#include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
 #include "tapir/ops/fused_impl.h"
+#include "tapir/ops/index_impl.h"
 #include "tapir/ops/indexing.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
-#include "tapir/ops/copy.h"
-#include "tapir/ops/index_impl.h"
 #include "tapir/ops/reduce.h"
 
 namespace tapir {
@@ -78,27 +78,22 @@ Tensor slope_of_exponent(const Tensor& a, const Tensor& b, const Tensor& y) {
 }
 
 #define ZeroGrad gated_mul(K(0), static_cast<const Tensor&>(g))
-#define TAPIR_RULE(function, expression)                                                                           \
-    Tensor function([[maybe_unused]] const Flow& g, [[maybe_unused]] const Tensor& a,                            \
-                    [[maybe_unused]] const Tensor& b, [[maybe_unused]] const Tensor& c,                            \
-                    [[maybe_unused]] const Tensor& y) {                                                            \
-        return expression;                                                                                         \
+#define TAPIR_RULE(function, expression)                                                                                \
+    Tensor function([[maybe_unused]] const Flow& g, [[maybe_unused]] const Tensor& a, [[maybe_unused]] const Tensor& b, \
+                    [[maybe_unused]] const Tensor& c, [[maybe_unused]] const Tensor& y) {                               \
+        return expression;                                                                                              \
     }
-#define TAPIR_UNARY0(name, types, saves, onnx, low, high, doc, forward, backward)                                  \
-    Tensor name##_backward([[maybe_unused]] const Flow& g, [[maybe_unused]] const Tensor& x,                     \
-                           [[maybe_unused]] const Tensor& y) {                                                     \
-        return backward;                                                                                           \
+#define TAPIR_UNARY0(name, types, saves, onnx, low, high, doc, forward, backward) \
+    Tensor name##_backward([[maybe_unused]] const Flow& g, [[maybe_unused]] const Tensor& x, [[maybe_unused]] const Tensor& y) { return backward; }
+#define TAPIR_UNARY1(name, p0, d0, types, saves, onnx, low, high, doc, forward, backward)                                      \
+    Tensor name##_backward([[maybe_unused]] const Flow& g, [[maybe_unused]] const Tensor& x, [[maybe_unused]] const Tensor& y, \
+                           [[maybe_unused]] double p0) {                                                                       \
+        return backward;                                                                                                       \
     }
-#define TAPIR_UNARY1(name, p0, d0, types, saves, onnx, low, high, doc, forward, backward)                          \
-    Tensor name##_backward([[maybe_unused]] const Flow& g, [[maybe_unused]] const Tensor& x,                     \
-                           [[maybe_unused]] const Tensor& y, [[maybe_unused]] double p0) {                         \
-        return backward;                                                                                           \
-    }
-#define TAPIR_UNARY2(name, p0, d0, p1, d1, types, saves, onnx, low, high, doc, forward, backward)                  \
-    Tensor name##_backward([[maybe_unused]] const Flow& g, [[maybe_unused]] const Tensor& x,                     \
-                           [[maybe_unused]] const Tensor& y, [[maybe_unused]] double p0,                           \
-                           [[maybe_unused]] double p1) {                                                           \
-        return backward;                                                                                           \
+#define TAPIR_UNARY2(name, p0, d0, p1, d1, types, saves, onnx, low, high, doc, forward, backward)                              \
+    Tensor name##_backward([[maybe_unused]] const Flow& g, [[maybe_unused]] const Tensor& x, [[maybe_unused]] const Tensor& y, \
+                           [[maybe_unused]] double p0, [[maybe_unused]] double p1) {                                           \
+        return backward;                                                                                                       \
     }
 #define TAPIR_BINARY(name, types, saves, onnx, low, high, doc, forward, backward_a, backward_b) \
     TAPIR_RULE(name##_backward_a, backward_a)                                                   \
@@ -135,29 +130,65 @@ constexpr OpInfo info(const char* name, Onnx onnx, const char* doc, int params =
 }  // namespace
 
 const ElementwiseOp elementwise_ops[kElementwiseOps] = {
-#define TAPIR_UNARY0(name, types, saves, onnx, low, high, doc, forward, backward)                               \
-    {info(#name, onnx, doc), Elementwise::name, saves, 1, types, false, {is_g(#backward)}, low, high,           \
+#define TAPIR_UNARY0(name, types, saves, onnx, low, high, doc, forward, backward) \
+    {info(#name, onnx, doc),                                                      \
+     Elementwise::name,                                                           \
+     saves,                                                                       \
+     1,                                                                           \
+     types,                                                                       \
+     false,                                                                       \
+     {is_g(#backward)},                                                           \
+     low,                                                                         \
+     high,                                                                        \
      {TAPIR_CALL(name##_backward(rules::Flow(*t[0]), *t[1], *t[4]))}},
-#define TAPIR_UNARY1(name, p0, d0, types, saves, onnx, low, high, doc, forward, backward)                       \
-    {info(#name, onnx, doc, 1), Elementwise::name, saves, 1, types, false, {is_g(#backward)}, low, high,        \
+#define TAPIR_UNARY1(name, p0, d0, types, saves, onnx, low, high, doc, forward, backward) \
+    {info(#name, onnx, doc, 1),                                                           \
+     Elementwise::name,                                                                   \
+     saves,                                                                               \
+     1,                                                                                   \
+     types,                                                                               \
+     false,                                                                               \
+     {is_g(#backward)},                                                                   \
+     low,                                                                                 \
+     high,                                                                                \
      {TAPIR_CALL(name##_backward(rules::Flow(*t[0]), *t[1], *t[4], p[0]))}},
-#define TAPIR_UNARY2(name, p0, d0, p1, d1, types, saves, onnx, low, high, doc, forward, backward)               \
-    {info(#name, onnx, doc, 2), Elementwise::name, saves, 1, types, false, {is_g(#backward)}, low, high,        \
+#define TAPIR_UNARY2(name, p0, d0, p1, d1, types, saves, onnx, low, high, doc, forward, backward) \
+    {info(#name, onnx, doc, 2),                                                                   \
+     Elementwise::name,                                                                           \
+     saves,                                                                                       \
+     1,                                                                                           \
+     types,                                                                                       \
+     false,                                                                                       \
+     {is_g(#backward)},                                                                           \
+     low,                                                                                         \
+     high,                                                                                        \
      {TAPIR_CALL(name##_backward(rules::Flow(*t[0]), *t[1], *t[4], p[0], p[1]))}},
-#define TAPIR_PREDICATE(name, onnx, doc, forward) \
-    {info(#name, onnx, doc, 0, NonDiff), Elementwise::name, SaveNone, 1, Bool, true, {}, -3, 3, {}},
-#define TAPIR_BINARY(name, types, saves, onnx, low, high, doc, forward, backward_a, backward_b)                 \
-    {info(#name, onnx, doc), Elementwise::name, saves, 2, types, false, {is_g(#backward_a), is_g(#backward_b)}, \
-     low, high,                                                                                                 \
-     {TAPIR_CALL(name##_backward_a(rules::Flow(*t[0]), *t[1], *t[2], *t[3], *t[4])),                                         \
+#define TAPIR_PREDICATE(name, onnx, doc, forward) {info(#name, onnx, doc, 0, NonDiff), Elementwise::name, SaveNone, 1, Bool, true, {}, -3, 3, {}},
+#define TAPIR_BINARY(name, types, saves, onnx, low, high, doc, forward, backward_a, backward_b) \
+    {info(#name, onnx, doc),                                                                    \
+     Elementwise::name,                                                                         \
+     saves,                                                                                     \
+     2,                                                                                         \
+     types,                                                                                     \
+     false,                                                                                     \
+     {is_g(#backward_a), is_g(#backward_b)},                                                    \
+     low,                                                                                       \
+     high,                                                                                      \
+     {TAPIR_CALL(name##_backward_a(rules::Flow(*t[0]), *t[1], *t[2], *t[3], *t[4])),            \
       TAPIR_CALL(name##_backward_b(rules::Flow(*t[0]), *t[1], *t[2], *t[3], *t[4]))}},
-#define TAPIR_COMPARE(name, onnx, doc, forward) \
-    {info(#name, onnx, doc, 0, NonDiff), Elementwise::name, SaveNone, 2, Bool, true, {}, -3, 3, {}},
-#define TAPIR_TERNARY(name, types, saves, onnx, low, high, doc, forward, backward_a, backward_b, backward_c)    \
-    {info(#name, onnx, doc), Elementwise::name, saves, 3, types, false,                                         \
-     {is_g(#backward_a), is_g(#backward_b), is_g(#backward_c)}, low, high,                                      \
-     {TAPIR_CALL(name##_backward_a(rules::Flow(*t[0]), *t[1], *t[2], *t[3], *t[4])),                                         \
-      TAPIR_CALL(name##_backward_b(rules::Flow(*t[0]), *t[1], *t[2], *t[3], *t[4])),                                         \
+#define TAPIR_COMPARE(name, onnx, doc, forward) {info(#name, onnx, doc, 0, NonDiff), Elementwise::name, SaveNone, 2, Bool, true, {}, -3, 3, {}},
+#define TAPIR_TERNARY(name, types, saves, onnx, low, high, doc, forward, backward_a, backward_b, backward_c) \
+    {info(#name, onnx, doc),                                                                                 \
+     Elementwise::name,                                                                                      \
+     saves,                                                                                                  \
+     3,                                                                                                      \
+     types,                                                                                                  \
+     false,                                                                                                  \
+     {is_g(#backward_a), is_g(#backward_b), is_g(#backward_c)},                                              \
+     low,                                                                                                    \
+     high,                                                                                                   \
+     {TAPIR_CALL(name##_backward_a(rules::Flow(*t[0]), *t[1], *t[2], *t[3], *t[4])),                         \
+      TAPIR_CALL(name##_backward_b(rules::Flow(*t[0]), *t[1], *t[2], *t[3], *t[4])),                         \
       TAPIR_CALL(name##_backward_c(rules::Flow(*t[0]), *t[1], *t[2], *t[3], *t[4]))}},
 #define TAPIR_RULE_ROWS
 #include "tapir/ops/elementwise.def"
@@ -171,13 +202,9 @@ inline Loop forward_loop(Elementwise op, Compute compute) {
     static const kernels::ForwardTable* const table = kernels::elementwise_forward();
     return table->loop[static_cast<int>(op)][static_cast<int>(compute)];
 }
-constexpr bool divides(Elementwise op) {
-    return op == Elementwise::fmod || op == Elementwise::remainder || op == Elementwise::floor_divide;
-}
+constexpr bool divides(Elementwise op) { return op == Elementwise::fmod || op == Elementwise::remainder || op == Elementwise::floor_divide; }
 // Integers by integers: the second operand is looked at first.
-constexpr bool looks_at_integers(Elementwise op, Compute compute) {
-    return divides(op) && (compute == Compute::i32 || compute == Compute::i64);
-}
+constexpr bool looks_at_integers(Elementwise op, Compute compute) { return divides(op) && (compute == Compute::i32 || compute == Compute::i64); }
 // The loops for the ways that look at nothing; null also where something is to be looked at.
 [[gnu::noinline]] const kernels::ForwardTable* make_quick_table() {
     static kernels::ForwardTable quick = *kernels::elementwise_forward();
@@ -199,9 +226,7 @@ inline Loop backward_loop(Elementwise op, int operand, Compute compute) {
 }
 
 // The dtype a loop computes this dtype in without conversion, or false.
-inline bool computed_directly(DType dtype) noexcept {
-    return dtype == float32 || dtype == float64 || dtype == int64 || dtype == int32;
-}
+inline bool computed_directly(DType dtype) noexcept { return dtype == float32 || dtype == float64 || dtype == int64 || dtype == int32; }
 
 inline bool same_sizes(const TensorImpl* a, const TensorImpl* b) noexcept {
     if (a->rank != b->rank || a->numel != b->numel) return false;
@@ -215,8 +240,7 @@ inline bool is_plain(const TensorImpl* t) noexcept { return t->is_contiguous() &
 
 constexpr std::int64_t kParallelElements = 32 * 1024;  // below, waking threads costs more than it gains
 
-void run_plain(Loop loop, std::int64_t n, void* out, unsigned out_size, const void* const* in, unsigned in_size, int count,
-               const double* params) {
+void run_plain(Loop loop, std::int64_t n, void* out, unsigned out_size, const void* const* in, unsigned in_size, int count, const double* params) {
     if (n < kParallelElements || num_threads() == 1) [[likely]] {
         kernels::run_contiguous(loop, n, out, out_size, in, in_size, count, params);
         return;
@@ -224,8 +248,7 @@ void run_plain(Loop loop, std::int64_t n, void* out, unsigned out_size, const vo
     parallel_for(n, kParallelElements / 2, [&](std::int64_t begin, std::int64_t end) {
         const void* parts[kernels::kMaxOperands];
         for (int k = 0; k < count; ++k) parts[k] = static_cast<const std::byte*>(in[k]) + begin * in_size;
-        kernels::run_contiguous(loop, end - begin, static_cast<std::byte*>(out) + begin * out_size, out_size, parts, in_size,
-                            count, params);
+        kernels::run_contiguous(loop, end - begin, static_cast<std::byte*>(out) + begin * out_size, out_size, parts, in_size, count, params);
     });
 }
 
@@ -280,8 +303,7 @@ Shape shape_of(const ElementwiseOp& op, const Tensor* const* in, int count, cons
     return shape;
 }
 
-void record_elementwise(const ElementwiseOp& op, const Loc& loc, const Tensor* const* in, int count, const Tensor& out,
-                        const double* params) {
+void record_elementwise(const ElementwiseOp& op, const Loc& loc, const Tensor* const* in, int count, const Tensor& out, const double* params) {
     Log* log = detail::thread.log;
     bool any = false;
     for (int k = 0; k < count && log; ++k) any |= tracked(in[k]->impl(), *log, loc);
@@ -294,8 +316,8 @@ void record_elementwise(const ElementwiseOp& op, const Loc& loc, const Tensor* c
     }
     if (op.saves & SaveY) saved[saved_count++] = &out;
     TensorImpl* result = out.impl();
-    finish_op({op.info, loc, in, count, &result, 1, saved, saved_count, params,
-               static_cast<std::size_t>(op.info.params) * sizeof(double), /*is_object=*/false, params, params ? op.info.params : 0},
+    finish_op({op.info, loc, in, count, &result, 1, saved, saved_count, params, static_cast<std::size_t>(op.info.params) * sizeof(double),
+               /*is_object=*/false, params, params ? op.info.params : 0},
               recorded);
 }
 
@@ -367,8 +389,7 @@ void check_bool(const ElementwiseOp& op, DType dtype, const char* suffix, const 
 }
 
 // Everything that the fast path does not take.
-[[gnu::noinline]] Tensor general(const ElementwiseOp& op, const Tensor* const* in, int count, DType common,
-                                 const double* params, const Loc& loc) {
+[[gnu::noinline]] Tensor general(const ElementwiseOp& op, const Tensor* const* in, int count, DType common, const double* params, const Loc& loc) {
     if (detail::thread.autocast && (common == float16 || common == bfloat16) && detail::wants_float32(op.index)) {
         Tensor wide[3];
         const Tensor* operands[3];
@@ -464,13 +485,11 @@ void set_geometry(kernels::ElementwiseArgs& args, const TensorImpl* y, const Ten
 }
 
 Loop loop_of(const kernels::ElementwiseKernel& kernel) {
-    return kernel.gradient_of < 0 ? forward_loop(kernel.op, kernel.compute)
-                                  : backward_loop(kernel.op, kernel.gradient_of, kernel.compute);
+    return kernel.gradient_of < 0 ? forward_loop(kernel.op, kernel.compute) : backward_loop(kernel.op, kernel.gradient_of, kernel.compute);
 }
 
 // A 0-d tensor of the CPU among the operands goes to the device as a number.
-[[gnu::noinline]] void run_on_gpu(const kernels::ElementwiseKernel& kernel, const TensorImpl* y, const Tensor* const* in,
-                                  int count) {
+[[gnu::noinline]] void run_on_gpu(const kernels::ElementwiseKernel& kernel, const TensorImpl* y, const Tensor* const* in, int count) {
     kernels::ElementwiseArgs args;
     args.kernel = kernel;
     args.operands = count;
@@ -564,16 +583,14 @@ void run(const kernels::ElementwiseKernel& kernel, const Tensor& out, const Tens
     if (y->numel < kParallelElements || num_threads() == 1) {
         kernels::run_general(args, 0, y->numel);
     } else {
-        parallel_for(y->numel, kParallelElements / 2,
-                     [&](std::int64_t begin, std::int64_t end) { kernels::run_general(args, begin, end); });
+        parallel_for(y->numel, kParallelElements / 2, [&](std::int64_t begin, std::int64_t end) { kernels::run_general(args, begin, end); });
     }
 }
 
 namespace {
 
 // One or two operands that are not plain. Those of one device, shape and dtype, without gaps, still have a short way.
-[[gnu::noinline]] Tensor not_plain(const ElementwiseOp& op, const Tensor* const* in, int count, Loop loop,
-                                   const double* params, const Loc& loc) {
+[[gnu::noinline]] Tensor not_plain(const ElementwiseOp& op, const Tensor* const* in, int count, Loop loop, const double* params, const Loc& loc) {
     const TensorImpl *x = in[0]->impl(), *z = in[count - 1]->impl();
     const bool alike = loop && x->device == z->device && x->dtype == z->dtype && (on_gpu(x) || is_plain(x)) && are_alike(x, in, count);
     if (!alike) return general(op, in, count, result_type(in, count), params, loc);
@@ -599,8 +616,8 @@ Tensor unary(const ElementwiseOp& op, const Tensor& x, const double* params, con
     const DType dtype = op.to_bool ? bool_ : impl->dtype;
     Tensor out = detail::make_empty_like(impl, dtype, loc);
     const void* data[] = {impl->data};
-    run_plain(loop, impl->numel, out.raw_data(), static_cast<unsigned>(itemsize(dtype)), data,
-              static_cast<unsigned>(itemsize(impl->dtype)), 1, params);
+    run_plain(loop, impl->numel, out.raw_data(), static_cast<unsigned>(itemsize(dtype)), data, static_cast<unsigned>(itemsize(impl->dtype)), 1,
+              params);
     if (detail::thread.observed) record_elementwise(op, loc, in, 1, out, params);
     return out;
 }
@@ -618,8 +635,7 @@ Tensor binary(const ElementwiseOp& op, const Tensor& a, const Tensor& b, const L
     const DType dtype = op.to_bool ? bool_ : x->dtype;
     Tensor out = detail::make_empty_like(x, dtype, loc);
     const void* data[] = {x->data, z->data};
-    run_plain(loop, x->numel, out.raw_data(), static_cast<unsigned>(itemsize(dtype)), data,
-              static_cast<unsigned>(itemsize(x->dtype)), 2, nullptr);
+    run_plain(loop, x->numel, out.raw_data(), static_cast<unsigned>(itemsize(dtype)), data, static_cast<unsigned>(itemsize(x->dtype)), 2, nullptr);
     if (detail::thread.observed) record_elementwise(op, loc, in, 2, out, nullptr);
     return out;
 }
@@ -649,8 +665,8 @@ Tensor with_number(const ElementwiseOp& op, const Tensor& t, Scalar number, int 
         const void* data[2];
         data[1 - place] = x->data;
         data[place] = element;
-        kernels::run_repeated(loop, x->numel, out.raw_data(), static_cast<unsigned>(itemsize(dtype)), data,
-                              static_cast<unsigned>(itemsize(x->dtype)), 2, nullptr, 1u << place);
+        kernels::run_repeated(loop, x->numel, out.raw_data(), static_cast<unsigned>(itemsize(dtype)), data, static_cast<unsigned>(itemsize(x->dtype)),
+                              2, nullptr, 1u << place);
         Log* log = detail::thread.log;
         if ((log && tracked(x, *log, loc)) || detail::is_watched() || detail::thread.observed.elsewhere()) {
             const Tensor operand = number_tensor(number, x->dtype, loc);
@@ -705,8 +721,7 @@ std::string out_of_place(std::string_view op) {
 }
 
 // Writes op(self, others) into self. `in[0]` is self.
-void in_place(const ElementwiseOp& op, Tensor& self, const Tensor* const* in, int count, DType common,
-              const double* params, const Loc& loc) {
+void in_place(const ElementwiseOp& op, Tensor& self, const Tensor* const* in, int count, DType common, const double* params, const Loc& loc) {
     for (int k = 0; k < count; ++k) {
         if (!in[k]->defined()) detail::fail_undefined(op.info.name, loc);
     }
@@ -716,8 +731,8 @@ void in_place(const ElementwiseOp& op, Tensor& self, const Tensor* const* in, in
     if (!loop) fail<DTypeError>(loc, "{}_: not defined for {}", op.info.name, name(dtype));
     check_bool(op, dtype, "_", loc);
     if (Promotion::category(dtype) > Promotion::category(self.dtype())) {
-        fail<DTypeError>(loc, "{}_: a result of {} cannot be written into {}; write {}, or convert t with to({}) first",
-                         op.info.name, name(dtype), name(self.dtype()), out_of_place(op.info.name), name(dtype));
+        fail<DTypeError>(loc, "{}_: a result of {} cannot be written into {}; write {}, or convert t with to({}) first", op.info.name, name(dtype),
+                         name(self.dtype()), out_of_place(op.info.name), name(dtype));
     }
     const Shape shape = shape_of(op, in, count, loc);
     if (!(shape == self.shape())) {
@@ -849,8 +864,10 @@ bool is_view_of_leaf(const TensorImpl* view, const Log& log) noexcept {
 }
 
 [[noreturn]] void fail_leaf_written(const char* op, const Loc& loc) {
-    fail<TapeError>(loc, "{}_: a leaf that requires a gradient is written to while the tape records; end the tape first, "
-                    "or use NoGradScope", op);
+    fail<TapeError>(loc,
+                    "{}_: a leaf that requires a gradient is written to while the tape records; end the tape first, "
+                    "or use NoGradScope",
+                    op);
 }
 
 }  // namespace
@@ -882,8 +899,10 @@ void check_in_place(const char* op, const Tensor& self, std::initializer_list<co
         // tensor of its own from here on. (Tensors that records saved would hold the storage too.)
         if (__atomic_load_n(&impl->storage->refs, __ATOMIC_ACQUIRE) != 1 || !elements_are_apart(impl)) {
             if (is_view_of_leaf(impl, *log)) fail_leaf_written(op, loc);
-            fail<TapeError>(loc, "{}_: writing into a view is not recorded; write through the tensor it is a view of: "
-                            "x.index_put_({{...}}, value)", op);
+            fail<TapeError>(loc,
+                            "{}_: writing into a view is not recorded; write through the tensor it is a view of: "
+                            "x.index_put_({{...}}, value)",
+                            op);
         }
         impl->flags &= static_cast<std::uint8_t>(~TensorImpl::kView);
     }
@@ -925,13 +944,12 @@ void mark_written(const Tensor& self, const Loc& loc) {
 
 namespace {
 
-Tensor fused_gradient(const ElementwiseOp& op, int operand, const Tensor* const* in, int count, const double* params,
-                      bool into_g) {
+Tensor fused_gradient(const ElementwiseOp& op, int operand, const Tensor* const* in, int count, const double* params, bool into_g) {
     const Tensor& g = *in[0];
     const Compute compute = kernels::compute_of(g.dtype());
-    const Tensor out = into_g              ? g
-                       : g.is_contiguous() ? detail::make_empty_like(g.impl(), g.dtype(), Loc{})
-                                           : make_result(g.shape(), in, 1, g.dtype(), g.device(), Loc{});
+    const Tensor out = into_g ? g
+        : g.is_contiguous()   ? detail::make_empty_like(g.impl(), g.dtype(), Loc{})
+                              : make_result(g.shape(), in, 1, g.dtype(), g.device(), Loc{});
     elementwise::run({op.index, static_cast<std::int8_t>(operand), compute, false, params}, out, in, count);
     return out;
 }
@@ -940,7 +958,7 @@ void elementwise_rule(Backward& b) {
     const auto& op = *reinterpret_cast<const ElementwiseOp*>(b.record().op);
     const Tensor g = b.grad();
     Tensor saved[4];
-    const Tensor* fused[kernels::kMaxOperands] = {&g};  // g and what was saved
+    const Tensor* fused[kernels::kMaxOperands] = {&g};                                    // g and what was saved
     const Tensor* all[kernels::kMaxOperands] = {&g, nullptr, nullptr, nullptr, nullptr};  // at their places, for the rules
     int count = 1;
     for (int k = 0; k < 4; ++k) {
@@ -1005,9 +1023,7 @@ bool is_exact(Scalar bound) noexcept {
     return bound.kind() == Scalar::Kind::integer && static_cast<std::uint64_t>(bound.as_int64()) + (1ull << 53) > 1ull << 54;
 }
 // Whether a bound that is a fraction by its type stands beside integers.
-bool is_integer_beside(Scalar bound, const Tensor& x) noexcept {
-    return bound.kind() == Scalar::Kind::floating && !is_floating(x.dtype());
-}
+bool is_integer_beside(Scalar bound, const Tensor& x) noexcept { return bound.kind() == Scalar::Kind::floating && !is_floating(x.dtype()); }
 
 }  // namespace
 
@@ -1015,98 +1031,90 @@ bool is_integer_beside(Scalar bound, const Tensor& x) noexcept {
 
 // What PyTorch refuses of an op's numbers. Nothing for most ops, at no cost.
 template <Elementwise op>
-static void check_params([[maybe_unused]] const Tensor& x, [[maybe_unused]] const double* params,
-                         [[maybe_unused]] const Loc& loc) {
+static void check_params([[maybe_unused]] const Tensor& x, [[maybe_unused]] const double* params, [[maybe_unused]] const Loc& loc) {
     if constexpr (op == Elementwise::softshrink) {
         if (!(params[0] >= 0)) fail<ValueError>(loc, "softshrink: lambd must not be negative, got {}", params[0]);
     } else if constexpr (op == Elementwise::celu) {
         if (params[0] == 0) fail<ValueError>(loc, "celu: alpha must not be 0");
     } else if constexpr (op == Elementwise::hardtanh) {
-        if (params[0] > params[1])
-            fail<ValueError>(loc, "hardtanh: min_val {} is above max_val {}", params[0], params[1]);
+        if (params[0] > params[1]) fail<ValueError>(loc, "hardtanh: min_val {} is above max_val {}", params[0], params[1]);
     }
     if constexpr (op == Elementwise::hardtanh || op == Elementwise::clamp)
         check_bounds(op == Elementwise::clamp ? "clamp" : "hardtanh", x, params, loc);
 }
 
-#define TAPIR_UNARY0(name, ...)                                                                                      \
-    Tensor name(In x) { return elementwise::unary(row_of(Elementwise::name), x.tensor, nullptr, x.loc); }            \
+#define TAPIR_UNARY0(name, ...)                                                                                       \
+    Tensor name(In x) { return elementwise::unary(row_of(Elementwise::name), x.tensor, nullptr, x.loc); }             \
     Tensor Tensor::name(Loc loc) const { return elementwise::unary(row_of(Elementwise::name), *this, nullptr, loc); } \
-    Tensor& Tensor::name##_(Loc loc) {                                                                               \
-        elementwise::unary_(row_of(Elementwise::name), *this, nullptr, loc);                                         \
-        return *this;                                                                                                \
+    Tensor& Tensor::name##_(Loc loc) {                                                                                \
+        elementwise::unary_(row_of(Elementwise::name), *this, nullptr, loc);                                          \
+        return *this;                                                                                                 \
     }
-#define TAPIR_UNARY1(name, p0, d0, ...)                                                              \
-    Tensor name(In x, double p0) {                                                                   \
-        const double params[] = {p0};                                                                \
-        check_params<Elementwise::name>(x.tensor, params, x.loc);                                    \
-        return elementwise::unary(row_of(Elementwise::name), x.tensor, params, x.loc);               \
-    }                                                                                                \
-    Tensor Tensor::name(double p0, Loc loc) const { return tapir::name(In(*this, loc), p0); }        \
-    Tensor& Tensor::name##_(double p0, Loc loc) {                                                    \
-        const double params[] = {p0};                                                                \
-        check_params<Elementwise::name>(*this, params, loc);                                         \
-        elementwise::unary_(row_of(Elementwise::name), *this, params, loc);                          \
-        return *this;                                                                                \
+#define TAPIR_UNARY1(name, p0, d0, ...)                                                       \
+    Tensor name(In x, double p0) {                                                            \
+        const double params[] = {p0};                                                         \
+        check_params<Elementwise::name>(x.tensor, params, x.loc);                             \
+        return elementwise::unary(row_of(Elementwise::name), x.tensor, params, x.loc);        \
+    }                                                                                         \
+    Tensor Tensor::name(double p0, Loc loc) const { return tapir::name(In(*this, loc), p0); } \
+    Tensor& Tensor::name##_(double p0, Loc loc) {                                             \
+        const double params[] = {p0};                                                         \
+        check_params<Elementwise::name>(*this, params, loc);                                  \
+        elementwise::unary_(row_of(Elementwise::name), *this, params, loc);                   \
+        return *this;                                                                         \
     }
-#define TAPIR_UNARY2(name, p0, d0, p1, d1, ...)                                                                        \
-    Tensor name(In x, double p0, double p1) {                                                                          \
-        if constexpr (Elementwise::name == Elementwise::clamp) {                                                       \
-            p0 = lower_bound(p0, p1);                                                                                  \
-            if (are_beyond(p0, p1, x.tensor)) [[unlikely]]                                                             \
-                return clamp_beyond(x, p0, p1);                                                                        \
-        }                                                                                                              \
-        const double params[] = {p0, p1};                                                                              \
-        check_params<Elementwise::name>(x.tensor, params, x.loc);                                                      \
-        return elementwise::unary(row_of(Elementwise::name), x.tensor, params, x.loc);                                 \
-    }                                                                                                                  \
-    Tensor Tensor::name(double p0, double p1, Loc loc) const { return tapir::name(In(*this, loc), p0, p1); }           \
-    Tensor& Tensor::name##_(double p0, double p1, Loc loc) {                                                           \
-        if constexpr (Elementwise::name == Elementwise::clamp) {                                                       \
-            p0 = lower_bound(p0, p1);                                                                                  \
-            if (are_beyond(p0, p1, *this)) [[unlikely]] {                                                              \
-                for (const double bound : {p0, p1}) static_cast<void>(number_as("clamp_", bound, dtype(), loc));       \
-                return mul_(std::numeric_limits<double>::quiet_NaN(), loc);                                            \
-            }                                                                                                          \
-        }                                                                                                              \
-        const double params[] = {p0, p1};                                                                              \
-        check_params<Elementwise::name>(*this, params, loc);                                                           \
-        elementwise::unary_(row_of(Elementwise::name), *this, params, loc);                                            \
-        return *this;                                                                                                  \
+#define TAPIR_UNARY2(name, p0, d0, p1, d1, ...)                                                                  \
+    Tensor name(In x, double p0, double p1) {                                                                    \
+        if constexpr (Elementwise::name == Elementwise::clamp) {                                                 \
+            p0 = lower_bound(p0, p1);                                                                            \
+            if (are_beyond(p0, p1, x.tensor)) [[unlikely]]                                                       \
+                return clamp_beyond(x, p0, p1);                                                                  \
+        }                                                                                                        \
+        const double params[] = {p0, p1};                                                                        \
+        check_params<Elementwise::name>(x.tensor, params, x.loc);                                                \
+        return elementwise::unary(row_of(Elementwise::name), x.tensor, params, x.loc);                           \
+    }                                                                                                            \
+    Tensor Tensor::name(double p0, double p1, Loc loc) const { return tapir::name(In(*this, loc), p0, p1); }     \
+    Tensor& Tensor::name##_(double p0, double p1, Loc loc) {                                                     \
+        if constexpr (Elementwise::name == Elementwise::clamp) {                                                 \
+            p0 = lower_bound(p0, p1);                                                                            \
+            if (are_beyond(p0, p1, *this)) [[unlikely]] {                                                        \
+                for (const double bound : {p0, p1}) static_cast<void>(number_as("clamp_", bound, dtype(), loc)); \
+                return mul_(std::numeric_limits<double>::quiet_NaN(), loc);                                      \
+            }                                                                                                    \
+        }                                                                                                        \
+        const double params[] = {p0, p1};                                                                        \
+        check_params<Elementwise::name>(*this, params, loc);                                                     \
+        elementwise::unary_(row_of(Elementwise::name), *this, params, loc);                                      \
+        return *this;                                                                                            \
     }
 #define TAPIR_PREDICATE(name, ...)                                                                        \
     Tensor name(In x) { return elementwise::unary(row_of(Elementwise::name), x.tensor, nullptr, x.loc); } \
     Tensor Tensor::name(Loc loc) const { return tapir::name(In(*this, loc)); }
-#define TAPIR_COMPARE(name, ...)                                                                                        \
-    Tensor name(In a, In b) { return elementwise::binary(row_of(Elementwise::name), a.tensor, b.tensor, a.loc); }       \
-    Tensor name(In a, Scalar b) { return elementwise::binary(row_of(Elementwise::name), a.tensor, b, a.loc); }          \
-    Tensor name(Scalar a, In b) { return elementwise::binary(row_of(Elementwise::name), a, b.tensor, b.loc); }          \
-    Tensor Tensor::name(const Tensor& other, Loc loc) const {                                                           \
-        return elementwise::binary(row_of(Elementwise::name), *this, other, loc);                                       \
-    }                                                                                                                   \
-    Tensor Tensor::name(Scalar other, Loc loc) const {                                                                  \
-        return elementwise::binary(row_of(Elementwise::name), *this, other, loc);                                       \
+#define TAPIR_COMPARE(name, ...)                                                                                                          \
+    Tensor name(In a, In b) { return elementwise::binary(row_of(Elementwise::name), a.tensor, b.tensor, a.loc); }                         \
+    Tensor name(In a, Scalar b) { return elementwise::binary(row_of(Elementwise::name), a.tensor, b, a.loc); }                            \
+    Tensor name(Scalar a, In b) { return elementwise::binary(row_of(Elementwise::name), a, b.tensor, b.loc); }                            \
+    Tensor Tensor::name(const Tensor& other, Loc loc) const { return elementwise::binary(row_of(Elementwise::name), *this, other, loc); } \
+    Tensor Tensor::name(Scalar other, Loc loc) const { return elementwise::binary(row_of(Elementwise::name), *this, other, loc); }
+#define TAPIR_BINARY(name, ...)                                             \
+    TAPIR_COMPARE(name, )                                                   \
+    Tensor& Tensor::name##_(const Tensor& other, Loc loc) {                 \
+        elementwise::binary_(row_of(Elementwise::name), *this, other, loc); \
+        return *this;                                                       \
+    }                                                                       \
+    Tensor& Tensor::name##_(Scalar other, Loc loc) {                        \
+        elementwise::binary_(row_of(Elementwise::name), *this, other, loc); \
+        return *this;                                                       \
     }
-#define TAPIR_BINARY(name, ...)                                                          \
-    TAPIR_COMPARE(name, )                                                                \
-    Tensor& Tensor::name##_(const Tensor& other, Loc loc) {                              \
-        elementwise::binary_(row_of(Elementwise::name), *this, other, loc);              \
-        return *this;                                                                    \
-    }                                                                                    \
-    Tensor& Tensor::name##_(Scalar other, Loc loc) {                                     \
-        elementwise::binary_(row_of(Elementwise::name), *this, other, loc);              \
-        return *this;                                                                    \
-    }
-#define TAPIR_TERNARY(name, ...)                                                                          \
-    Tensor name(In a, In b, In c) {                                                                       \
-        return elementwise::ternary(row_of(Elementwise::name), a.tensor, b.tensor, c.tensor, a.loc);      \
-    }                                                                                                     \
-    Tensor Tensor::name(const Tensor& b, const Tensor& c, Loc loc) const {                                \
-        return elementwise::ternary(row_of(Elementwise::name), *this, b, c, loc);                         \
-    }                                                                                                     \
-    Tensor& Tensor::name##_(const Tensor& b, const Tensor& c, Loc loc) {                                  \
-        elementwise::ternary_(row_of(Elementwise::name), *this, b, c, loc);                               \
-        return *this;                                                                                     \
+#define TAPIR_TERNARY(name, ...)                                                                                                   \
+    Tensor name(In a, In b, In c) { return elementwise::ternary(row_of(Elementwise::name), a.tensor, b.tensor, c.tensor, a.loc); } \
+    Tensor Tensor::name(const Tensor& b, const Tensor& c, Loc loc) const {                                                         \
+        return elementwise::ternary(row_of(Elementwise::name), *this, b, c, loc);                                                  \
+    }                                                                                                                              \
+    Tensor& Tensor::name##_(const Tensor& b, const Tensor& c, Loc loc) {                                                           \
+        elementwise::ternary_(row_of(Elementwise::name), *this, b, c, loc);                                                        \
+        return *this;                                                                                                              \
     }
 #include "tapir/ops/elementwise.def"
 
@@ -1149,16 +1157,16 @@ Tensor bitwise_not(In x) {
 }
 Tensor operator~(In x) { return bitwise_not(x); }
 
-#define TAPIR_ASSIGN(symbol, name)                                                   \
-    Tensor& operator symbol(Tensor& a, In b) { return a.name##_(b.tensor, b.loc); }      \
-    Tensor& operator symbol(Tensor& a, NumberIn b) { return a.name##_(b.value, b.loc); } \
-    Tensor operator symbol(Tensor&& a, In b) {                                           \
-        detail::check_seen(#symbol, a, b.loc);                                           \
-        return a.name##_(b.tensor, b.loc);                                               \
-    }                                                                                    \
-    Tensor operator symbol(Tensor&& a, NumberIn b) {                                     \
-        detail::check_seen(#symbol, a, b.loc);                                           \
-        return a.name##_(b.value, b.loc);                                                \
+#define TAPIR_ASSIGN(symbol, name)                                                        \
+    Tensor& operator symbol(Tensor & a, In b) { return a.name##_(b.tensor, b.loc); }      \
+    Tensor& operator symbol(Tensor & a, NumberIn b) { return a.name##_(b.value, b.loc); } \
+    Tensor operator symbol(Tensor&& a, In b) {                                            \
+        detail::check_seen(#symbol, a, b.loc);                                            \
+        return a.name##_(b.tensor, b.loc);                                                \
+    }                                                                                     \
+    Tensor operator symbol(Tensor&& a, NumberIn b) {                                      \
+        detail::check_seen(#symbol, a, b.loc);                                            \
+        return a.name##_(b.value, b.loc);                                                 \
     }
 TAPIR_ASSIGN(+=, add)
 TAPIR_ASSIGN(-=, sub)
@@ -1262,9 +1270,7 @@ Tensor& Tensor::lerp_(const Tensor& end, Scalar weight, Loc loc) {
     elementwise::in_place(row_of(Elementwise::lerp), *this, in, 3, ends, nullptr, loc);
     return *this;
 }
-Tensor Tensor::clamp(const Tensor& min, const Tensor& max, Loc loc) const {
-    return tapir::clamp(In(*this, loc), In(min, loc), In(max, loc));
-}
+Tensor Tensor::clamp(const Tensor& min, const Tensor& max, Loc loc) const { return tapir::clamp(In(*this, loc), In(min, loc), In(max, loc)); }
 Tensor Tensor::clamp_min(Scalar min, Loc loc) const { return tapir::clamp_min(In(*this, loc), min); }
 Tensor Tensor::clamp_max(Scalar max, Loc loc) const { return tapir::clamp_max(In(*this, loc), max); }
 Tensor& Tensor::clamp_min_(Scalar min, Loc loc) { return clamp_(min.as_double(), std::numeric_limits<double>::infinity(), loc); }
@@ -1272,9 +1278,7 @@ Tensor& Tensor::clamp_max_(Scalar max, Loc loc) { return clamp_(-std::numeric_li
 Tensor Tensor::div(const Tensor& other, const char* rounding_mode, Loc loc) const {
     return tapir::div(In(*this, loc), In(other, loc), rounding_mode);
 }
-Tensor Tensor::div(Scalar other, const char* rounding_mode, Loc loc) const {
-    return tapir::div(In(*this, loc), other, rounding_mode);
-}
+Tensor Tensor::div(Scalar other, const char* rounding_mode, Loc loc) const { return tapir::div(In(*this, loc), other, rounding_mode); }
 Tensor Tensor::ldexp(const Tensor& other, Loc loc) const { return tapir::ldexp(In(*this, loc), In(other, loc)); }
 Tensor Tensor::bitwise_not(Loc loc) const { return tapir::bitwise_not(In(*this, loc)); }
 

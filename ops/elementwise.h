@@ -16,9 +16,9 @@ namespace tapir {
 #define TAPIR_UNARY1(name, p0, d0, ...) Tensor name(In x, double p0 = d0);
 #define TAPIR_UNARY2(name, p0, d0, p1, d1, ...) Tensor name(In x, double p0 = d0, double p1 = d1);
 #define TAPIR_PREDICATE(name, ...) Tensor name(In x);
-#define TAPIR_BINARY(name, ...)    \
-    Tensor name(In a, In b);       \
-    Tensor name(In a, Scalar b);   \
+#define TAPIR_BINARY(name, ...)  \
+    Tensor name(In a, In b);     \
+    Tensor name(In a, Scalar b); \
     Tensor name(Scalar a, In b);
 #define TAPIR_COMPARE(name, ...) TAPIR_BINARY(name, )
 #define TAPIR_TERNARY(name, ...) Tensor name(In a, In b, In c);
@@ -58,9 +58,9 @@ Tensor clamp_min(In x, Scalar min);
 Tensor clamp_max(In x, Scalar max);
 #endif
 
-#define TAPIR_OPERATOR(symbol)                 \
-    Tensor operator symbol(In a, In b);        \
-    Tensor operator symbol(In a, Scalar b);    \
+#define TAPIR_OPERATOR(symbol)              \
+    Tensor operator symbol(In a, In b);     \
+    Tensor operator symbol(In a, Scalar b); \
     Tensor operator symbol(Scalar a, In b);
 TAPIR_OPERATOR(+)
 TAPIR_OPERATOR(-)
@@ -81,13 +81,13 @@ TAPIR_OPERATOR(<<)  ///< bitwise_left_shift
 TAPIR_OPERATOR(>>)  ///< bitwise_right_shift
 #undef TAPIR_OPERATOR
 Tensor operator-(In x);
-Tensor operator!(In x);         ///< logical_not
-Tensor operator~(In x);         ///< bitwise_not
+Tensor operator!(In x);  ///< logical_not
+Tensor operator~(In x);  ///< bitwise_not
 
 /// In place. Of what an expression gives, x[0] += 1, as in `x[0] = y` (tapir/core/tensor.h): ValueError for x[mask] += 1.
 #define TAPIR_OPERATOR(symbol)                       \
-    Tensor& operator symbol(Tensor& a, In b);        \
-    Tensor& operator symbol(Tensor& a, NumberIn b);  \
+    Tensor& operator symbol(Tensor & a, In b);       \
+    Tensor& operator symbol(Tensor & a, NumberIn b); \
     Tensor operator symbol(Tensor&& a, In b);        \
     Tensor operator symbol(Tensor&& a, NumberIn b);
 TAPIR_OPERATOR(+=)

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "tapir/autograd/backward_impl.h"
-#include "tapir/ops/kernels/elementwise.h"
 #include "tapir/ops/elementwise.h"
+#include "tapir/ops/kernels/elementwise.h"
 
 namespace tapir {
 

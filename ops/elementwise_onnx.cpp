@@ -16,8 +16,8 @@ using enum ElementTypes;
 
 // Whether onnxruntime has the operator of float64. Of the others those are here that an expression can stand for.
 bool has_double(std::string_view onnx) {
-    for (const std::string_view other : {"Cos", "Tan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "LeakyRelu", "Elu", "Selu", "Softplus", "Softsign",
-                                         "HardSigmoid", "PRelu"}) {
+    for (const std::string_view other :
+         {"Cos", "Tan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "LeakyRelu", "Elu", "Selu", "Softplus", "Softsign", "HardSigmoid", "PRelu"}) {
         if (onnx == other) return false;
     }
     return true;
@@ -25,8 +25,8 @@ bool has_double(std::string_view onnx) {
 
 // The operators of which an attribute, or a difference to Tapir's op, keeps the rows that name them from being written so.
 bool is_alike(std::string_view onnx, DType dtype) {
-    for (const std::string_view other : {"Clip", "HardSigmoid", "Shrink", "Mod", "PRelu", "Celu", "Softplus", "And", "Or", "Xor", "Not", "BitShift",
-                                         "Sign", "HardSwish"}) {
+    for (const std::string_view other :
+         {"Clip", "HardSigmoid", "Shrink", "Mod", "PRelu", "Celu", "Softplus", "And", "Or", "Xor", "Not", "BitShift", "Sign", "HardSwish"}) {
         if (onnx == other) return false;
     }
     if (dtype == DType::float64 && !has_double(onnx)) return false;
@@ -158,23 +158,20 @@ using K = double;  // a template's own where there is one
     TAPIR_ROW(name, onnx, types, false, #p0, nullptr, [](const V& x, double p0) -> V { return forward; }(v[0], p[0]))
 #define TAPIR_UNARY2(name, p0, d0, p1, d1, types, saves, onnx, low, high, doc, forward, backward) \
     TAPIR_ROW(name, onnx, types, false, #p0, #p1, [](const V& x, double p0, double p1) -> V { return forward; }(v[0], p[0], p[1]))
-#define TAPIR_PREDICATE(name, onnx, doc, forward) \
-    TAPIR_ROW(name, onnx, Number, true, nullptr, nullptr, [](const V& x) -> V { return forward; }(v[0]))
+#define TAPIR_PREDICATE(name, onnx, doc, forward) TAPIR_ROW(name, onnx, Number, true, nullptr, nullptr, [](const V& x) -> V { return forward; }(v[0]))
 // A template, so that the expressions of integers are not compiled.
-#define TAPIR_BINARY(name, types, saves, onnx, low, high, doc, forward, backward_a, backward_b) \
-    TAPIR_ROW(name, onnx, types, false, nullptr, nullptr,                                       \
-              []<class K = double>(const auto& a, [[maybe_unused]] const auto& b) -> V {        \
-                  if constexpr (types == Integral) {                                            \
-                      return a;                                                                 \
-                  } else {                                                                      \
-                      return forward;                                                           \
-                  }                                                                             \
-              }(v[0], v[1]))
+#define TAPIR_BINARY(name, types, saves, onnx, low, high, doc, forward, backward_a, backward_b)                                      \
+    TAPIR_ROW(name, onnx, types, false, nullptr, nullptr, []<class K = double>(const auto& a, [[maybe_unused]] const auto& b) -> V { \
+        if constexpr (types == Integral) {                                                                                           \
+            return a;                                                                                                                \
+        } else {                                                                                                                     \
+            return forward;                                                                                                          \
+        }                                                                                                                            \
+    }(v[0], v[1]))
 #define TAPIR_COMPARE(name, onnx, doc, forward) \
     TAPIR_ROW(name, onnx, Number, true, nullptr, nullptr, [](const V& a, const V& b) -> V { return forward; }(v[0], v[1]))
 #define TAPIR_TERNARY(name, types, saves, onnx, low, high, doc, forward, backward_a, backward_b, backward_c) \
-    TAPIR_ROW(name, onnx, types, false, nullptr, nullptr,                                                    \
-              [](const V& a, const V& b, const V& c) -> V { return forward; }(v[0], v[1], v[2]))
+    TAPIR_ROW(name, onnx, types, false, nullptr, nullptr, [](const V& a, const V& b, const V& c) -> V { return forward; }(v[0], v[1], v[2]))
 const Row kRows[] = {
 #define TAPIR_RULE_ROWS
 #include "tapir/ops/elementwise.def"

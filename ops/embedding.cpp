@@ -39,13 +39,11 @@ void embedding_rule(Backward& b) {
 
 }  // namespace
 
-TAPIR_OP(embedding, "Gather", embedding_rule, "Rows of a matrix, by number.",
-         TAPIR_SAMPLE("i(5)<4 f(4,3)", embedding(x[0], x[1])), TAPIR_SAMPLE("i(2,3)<7 f(7,2)", embedding(x[0], x[1])),
-         TAPIR_SAMPLE("i()<4 f(4,3)", embedding(x[0], x[1])), TAPIR_SAMPLE("i(1)<4 f(4,37)", embedding(x[0], x[1])),
-         TAPIR_SAMPLE("i(0)<3 f(3,2)", embedding(x[0], x[1])));
-TAPIR_OP(one_hot, "OneHot", NonDiff, "Class numbers as vectors with a single 1.",
-         TAPIR_SAMPLE("i(5)<4", one_hot(x[0], 4)), TAPIR_SAMPLE("i(2,3)<3", one_hot(x[0], 5)),
-         TAPIR_SAMPLE("i()<4", one_hot(x[0], 4)));
+TAPIR_OP(embedding, "Gather", embedding_rule, "Rows of a matrix, by number.", TAPIR_SAMPLE("i(5)<4 f(4,3)", embedding(x[0], x[1])),
+         TAPIR_SAMPLE("i(2,3)<7 f(7,2)", embedding(x[0], x[1])), TAPIR_SAMPLE("i()<4 f(4,3)", embedding(x[0], x[1])),
+         TAPIR_SAMPLE("i(1)<4 f(4,37)", embedding(x[0], x[1])), TAPIR_SAMPLE("i(0)<3 f(3,2)", embedding(x[0], x[1])));
+TAPIR_OP(one_hot, "OneHot", NonDiff, "Class numbers as vectors with a single 1.", TAPIR_SAMPLE("i(5)<4", one_hot(x[0], 4)),
+         TAPIR_SAMPLE("i(2,3)<3", one_hot(x[0], 5)), TAPIR_SAMPLE("i()<4", one_hot(x[0], 4)));
 
 namespace {
 
@@ -55,8 +53,7 @@ void copy_rows(const Tensor& out, const TensorImpl* weight, const int64_t* index
     const auto bytes = static_cast<std::size_t>(row_bytes);
     parallel_for(count, grain / (row_bytes + 1) + 1, [&](int64_t begin, int64_t end) {
         std::byte* to = out.impl()->data + begin * row_bytes;
-        for (int64_t r = begin; r < end; ++r, to += row_bytes)
-            std::memcpy(to, weight->data + index[r] * row_bytes, bytes);
+        for (int64_t r = begin; r < end; ++r, to += row_bytes) std::memcpy(to, weight->data + index[r] * row_bytes, bytes);
     });
 }
 
@@ -90,13 +87,11 @@ Tensor embedding(In indices, In weight, std::optional<int64_t> padding_idx) {
     detail::check_defined(weight, "embedding");
     const TensorImpl *index = indices.tensor.impl(), *table = weight.tensor.impl();
     if (table->rank != 2) [[unlikely]]
-        fail<ShapeError>(indices.loc, "embedding: the weight must be (rows, width), got shape {}",
-                         weight.tensor.shape());
+        fail<ShapeError>(indices.loc, "embedding: the weight must be (rows, width), got shape {}", weight.tensor.shape());
     const int64_t padding_row = padding_idx ? detail::padding_row("embedding", *padding_idx, table->sizes[0], indices.loc) : -1;
     // One vector, as a tree's leaf asks for: nothing to check but one number.
     const bool on_cpu = index->device.type == DeviceType::cpu && table->device.type == DeviceType::cpu;
-    if (on_cpu && index->numel == 1 && index->dtype == int64 && table->is_contiguous() && index->rank < kMaxRank)
-        [[likely]] {
+    if (on_cpu && index->numel == 1 && index->dtype == int64 && table->is_contiguous() && index->rank < kMaxRank) [[likely]] {
         const int64_t row = *reinterpret_cast<const int64_t*>(index->data);
         if (row >= 0 && row < table->sizes[0]) [[likely]] {
             const int64_t width = table->sizes[1];
@@ -107,8 +102,7 @@ Tensor embedding(In indices, In weight, std::optional<int64_t> padding_idx) {
             const std::size_t bytes = static_cast<std::size_t>(width) * itemsize(table->dtype);
             std::memcpy(out.raw_data(), table->data + static_cast<std::size_t>(row) * bytes, bytes);
             if (detail::thread.observed) {
-                record(embedding_op, indices.loc, {&indices.tensor, &weight.tensor}, out, {&indices.tensor},
-                       padding_row);
+                record(embedding_op, indices.loc, {&indices.tensor, &weight.tensor}, out, {&indices.tensor}, padding_row);
             }
             return out;
         }
@@ -143,8 +137,7 @@ Tensor one_hot_of(const In& indices, int64_t classes) {
     const Tensor packed = to(indices, int64).contiguous(indices.loc);
     const int64_t count = packed.numel();
     if (classes < -1 || (classes <= 0 && (classes == 0 ? count > 0 : count == 0))) {
-        fail<ValueError>(indices.loc,
-                         "one_hot: the number of classes must be at least 1, or -1 to take it from the elements; got {} for {} elements",
+        fail<ValueError>(indices.loc, "one_hot: the number of classes must be at least 1, or -1 to take it from the elements; got {} for {} elements",
                          classes, count);
     }
     int64_t low = 0, high = -1;
@@ -190,7 +183,8 @@ Tensor one_hot(In indices, int64_t classes) {
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_FORM(embedding, int64_t, shaped(t[0], appended(t[0].shape, t[1], 1), t[1].dtype), embedding(x[0], x[1], a < 0 ? std::nullopt : std::optional(a)), f("padding_idx", a));
+TAPIR_FORM(embedding, int64_t, shaped(t[0], appended(t[0].shape, t[1], 1), t[1].dtype),
+           embedding(x[0], x[1], a < 0 ? std::nullopt : std::optional(a)), f("padding_idx", a));
 TAPIR_FORM(one_hot, int64_t, shaped(t[0], appended(t[0].shape, {t.size("num_classes")}), DType::int64), one_hot(x[0], a), f("num_classes", a));
 
 }  // namespace tapir

@@ -41,11 +41,9 @@ TAPIR_OP(embedding_bag, NoOnnx("Gather, ReduceSum"), embedding_bag_rule, "Sums, 
                          embedding_bag(x[0], x[1], tensor({0, 3, 3}, x[0].device()))),
          TAPIR_SAMPLE_AS("i(7)<5 d(5,3)", "nn.functional.embedding_bag(x[0], x[1], torch.tensor([0, 2, 6]), mode='max', padding_idx=1)",
                          embedding_bag(x[0], x[1], tensor({0, 2, 6}, x[0].device()), {.mode = BagMode::max, .padding_idx = 1})),
-         TAPIR_SAMPLE_AS("i(7)<3 f(3,2)",
-                         "nn.functional.embedding_bag(x[0], x[1], torch.tensor([0, 2, 7]), include_last_offset=True, padding_idx=2)",
+         TAPIR_SAMPLE_AS("i(7)<3 f(3,2)", "nn.functional.embedding_bag(x[0], x[1], torch.tensor([0, 2, 7]), include_last_offset=True, padding_idx=2)",
                          embedding_bag(x[0], x[1], tensor({0, 2, 7}, x[0].device()), {.include_last_offset = true, .padding_idx = 2})),
-         TAPIR_SAMPLE_AS("i(6)<4 f(4,2) f(6)",
-                         "nn.functional.embedding_bag(x[0], x[1], torch.tensor([0, 4]), mode='sum', per_sample_weights=x[2])",
+         TAPIR_SAMPLE_AS("i(6)<4 f(4,2) f(6)", "nn.functional.embedding_bag(x[0], x[1], torch.tensor([0, 4]), mode='sum', per_sample_weights=x[2])",
                          embedding_bag(x[0], x[1], tensor({0, 4}, x[0].device()), {.mode = BagMode::sum, .per_sample_weights = x[2]})));
 
 using std::int64_t;
@@ -301,8 +299,7 @@ Tensor rows_of_largest(const Bags& bags, const Tensor& from, const Loc& loc) {
 }
 
 // Largest elements of floats on the CPU.
-Tensor fused_max(const In& weight, const Bags& bags, int64_t padding_idx, bool is_traced, const Loc& loc,
-                 Tensor* places = nullptr) {
+Tensor fused_max(const In& weight, const Bags& bags, int64_t padding_idx, bool is_traced, const Loc& loc, Tensor* places = nullptr) {
     Tensor out, from, rows = bags.indices;
     const bool record_it = is_traced || recording(loc, {&weight.tensor}) != nullptr;
     {
@@ -330,8 +327,7 @@ Tensor fused_max(const In& weight, const Bags& bags, int64_t padding_idx, bool i
     const BagAttrs attrs{padding_idx, false, false, true};
     if (is_traced) {
         record(embedding_bag_op, loc, {&weight.tensor}, out, {&rows, &from}, attrs,
-               Told{embedding_bag_op, {&weight.tensor, &bags.indices, &bags.bag}, {&out, &from}},
-               BagCall{BagMode::max, bags.count, padding_idx});
+               Told{embedding_bag_op, {&weight.tensor, &bags.indices, &bags.bag}, {&out, &from}}, BagCall{BagMode::max, bags.count, padding_idx});
         if (places) *places = from;
     } else {
         record(embedding_bag_op, loc, {&weight.tensor}, out, {&rows, &from}, attrs);
@@ -418,21 +414,17 @@ Tensor embedding_bag(In indices, In weight, const Tensor& offsets, const Embeddi
     detail::check_defined(weight, "embedding_bag");
     const int rank = indices.tensor.dim();
     const Loc& loc = indices.loc;
-    if (rank != 1 && rank != 2)
-        fail<ShapeError>(loc, "embedding_bag: needs indices of one or two dimensions, got {}", indices.tensor.shape());
-    if (weight.tensor.dim() != 2)
-        fail<ShapeError>(loc, "embedding_bag: the weight must be (rows, width), got shape {}", weight.tensor.shape());
+    if (rank != 1 && rank != 2) fail<ShapeError>(loc, "embedding_bag: needs indices of one or two dimensions, got {}", indices.tensor.shape());
+    if (weight.tensor.dim() != 2) fail<ShapeError>(loc, "embedding_bag: the weight must be (rows, width), got shape {}", weight.tensor.shape());
     if (!is_floating(weight.tensor.dtype()))
         fail<DTypeError>(loc, "embedding_bag: the weight must be floating, got {}; convert it with to(float32)", weight.tensor.dtype());
     if (offsets.defined() != (rank == 1)) {
-        fail<ValueError>(loc, "embedding_bag: offsets go with indices of one dimension, which need them; got shape {}",
-                         indices.tensor.shape());
+        fail<ValueError>(loc, "embedding_bag: offsets go with indices of one dimension, which need them; got shape {}", indices.tensor.shape());
     }
     const Tensor& scale = options.per_sample_weights;
     if (scale.defined() && options.mode != BagMode::sum) fail<ValueError>(loc, "embedding_bag: per_sample_weights are for mode sum");
     if (scale.defined() && scale.shape() != indices.tensor.shape()) {
-        fail<ShapeError>(loc, "embedding_bag: per_sample_weights of shape {} for indices of shape {}", scale.shape(),
-                         indices.tensor.shape());
+        fail<ShapeError>(loc, "embedding_bag: per_sample_weights of shape {} for indices of shape {}", scale.shape(), indices.tensor.shape());
     }
     const int64_t padding = options.padding_idx ? detail::padding_row("embedding_bag", *options.padding_idx, weight->sizes[0], loc) : -1;
     detail::check_same_device("embedding_bag", indices.tensor, weight.tensor, loc);

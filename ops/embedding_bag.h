@@ -11,8 +11,8 @@ enum class BagMode : std::uint8_t { sum, mean, max };
 
 struct EmbeddingBagOptions {
     BagMode mode = BagMode::mean;
-    Tensor per_sample_weights = {};    ///< of the indices' shape, for sums: rows are multiplied by these
-    bool include_last_offset = false;  ///< offsets (bags + 1,): indices from the last one on are not read
+    Tensor per_sample_weights = {};                ///< of the indices' shape, for sums: rows are multiplied by these
+    bool include_last_offset = false;              ///< offsets (bags + 1,): indices from the last one on are not read
     std::optional<std::int64_t> padding_idx = {};  ///< a row that counts for nothing; -1: the last
 };
 

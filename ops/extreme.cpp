@@ -19,14 +19,14 @@ using namespace reduction;
 
 TAPIR_OP(max, NoOnnx("ReduceMax, ArgMax"), pick_rule, "The largest element along a dimension, and its index.",
          TAPIR_SAMPLE("d(3,4)", max(x[0], 1).values), TAPIR_SAMPLE("d(3,4)", max(x[0], 0, true).values),
-         TAPIR_SAMPLE("d(2,3,4)", max(x[0], -2).values), TAPIR_SAMPLE("d(2,40)", max(x[0], 1).values),
-         TAPIR_SAMPLE("d(2,3,4)", max(x[0], 1).indices), TAPIR_SAMPLE("i(3,4)<5", max(x[0], 1).values));
+         TAPIR_SAMPLE("d(2,3,4)", max(x[0], -2).values), TAPIR_SAMPLE("d(2,40)", max(x[0], 1).values), TAPIR_SAMPLE("d(2,3,4)", max(x[0], 1).indices),
+         TAPIR_SAMPLE("i(3,4)<5", max(x[0], 1).values));
 TAPIR_OP(min, NoOnnx("ReduceMin, ArgMin"), pick_rule, "The smallest element along a dimension, and its index.",
          TAPIR_SAMPLE("d(3,4)", min(x[0], 1).values), TAPIR_SAMPLE("d(3,4)", min(x[0], 0, true).values),
          TAPIR_SAMPLE("d(2,3,4)", min(x[0], -2).values), TAPIR_SAMPLE("d(2,3,4)", min(x[0], 1).indices));
 TAPIR_OP(argmax, "ArgMax", NonDiff, "The index of the largest element.", TAPIR_SAMPLE("d(3,4)", argmax(x[0])),
-         TAPIR_SAMPLE("d(3,4)", argmax(x[0], 1)), TAPIR_SAMPLE("d(2,3,4)", argmax(x[0], -2, true)),
-         TAPIR_SAMPLE("d(3,70)", argmax(x[0], 1)), TAPIR_SAMPLE("d(70,3)", argmax(x[0], 0)));
+         TAPIR_SAMPLE("d(3,4)", argmax(x[0], 1)), TAPIR_SAMPLE("d(2,3,4)", argmax(x[0], -2, true)), TAPIR_SAMPLE("d(3,70)", argmax(x[0], 1)),
+         TAPIR_SAMPLE("d(70,3)", argmax(x[0], 0)));
 TAPIR_OP(argmin, "ArgMin", NonDiff, "The index of the smallest element.", TAPIR_SAMPLE("d(3,4)", argmin(x[0])),
          TAPIR_SAMPLE("d(3,4)", argmin(x[0], 1)), TAPIR_SAMPLE("d(2,3,4)", argmin(x[0], -2, true)));
 
@@ -35,14 +35,9 @@ namespace {
 // Everything is contiguous.
 void put_picked(const Tensor& g, const Tensor& indices, int dim, const Tensor& out) {
     const Lines lines(out.impl(), dim);
-    const kernels::PickedArgs args{itemsize(g.dtype()),
-                                   g.numel(),
-                                   g.numel() / (lines.outer * lines.inner),
-                                   lines.size,
-                                   lines.inner,
-                                   static_cast<const std::int64_t*>(indices.raw_data()),
-                                   g.raw_data(),
-                                   out.raw_data()};
+    const kernels::PickedArgs args{itemsize(g.dtype()), g.numel(),     g.numel() / (lines.outer * lines.inner),
+                                   lines.size,          lines.inner,   static_cast<const std::int64_t*>(indices.raw_data()),
+                                   g.raw_data(),        out.raw_data()};
     if (on_gpu(g)) return gpu::put_picked(args);
     const auto* from = static_cast<const std::byte*>(args.from);
     for (std::int64_t i = 0; i < args.count; ++i, from += args.bytes) {
@@ -176,8 +171,7 @@ Found find_extreme(const char* op, const In& x, int dim, Over o, bool largest, b
         }
         return found;
     }
-    const kernels::LineArgs args{in.dtype(), lines.size, lines.inner, in.raw_data(),
-                                 with_values ? found.values.raw_data() : nullptr};
+    const kernels::LineArgs args{in.dtype(), lines.size, lines.inner, in.raw_data(), with_values ? found.values.raw_data() : nullptr};
     auto* indices = static_cast<std::int64_t*>(found.indices.raw_data());
     share_out(lines.outer * lines.inner, lines.size,
               [&](std::int64_t begin, std::int64_t end) { kernels::extreme(args, largest, indices, begin, end); });
@@ -194,8 +188,7 @@ ValuesIndices extreme_along(const OpInfo& op, const In& x, int dim, bool keepdim
     }
     if (detail::thread.observed) {
         const PickAttrs attrs{d, !keepdim && x.tensor.dim() > 0};
-        record(op, x.loc, {&x.tensor}, found.values, {&found.indices}, attrs,
-               Told{op, {&x.tensor}, {&found.values, &found.indices}}, attrs);
+        record(op, x.loc, {&x.tensor}, found.values, {&found.indices}, attrs, Told{op, {&x.tensor}, {&found.values, &found.indices}}, attrs);
     }
     return {std::move(found.values), std::move(found.indices)};
 }
@@ -248,11 +241,13 @@ void pick_fields(Fields& f, PickAttrs& a) {
 
 }  // namespace
 
-TAPIR_FORM(max, PickAttrs, several(reduced_along(t[0], a.dim, !a.dropped, t[0].dtype), reduced_along(t[0], a.dim, !a.dropped, DType::int64)), detail::outputs(max(x[0], a.dim, !a.dropped)), pick_fields(f, a));
-TAPIR_FORM(min, PickAttrs, several(reduced_along(t[0], a.dim, !a.dropped, t[0].dtype), reduced_along(t[0], a.dim, !a.dropped, DType::int64)), detail::outputs(min(x[0], a.dim, !a.dropped)), pick_fields(f, a));
-TAPIR_FORM(argmax, ArgCall, reduced(t[0], a.dim, a.keepdim, DType::int64), a.dim.empty() ? argmax(x[0]) : argmax(x[0], static_cast<int>(a.dim.raw(0)), a.keepdim),
-           f("dim", a.dim)("keepdim", a.keepdim));
-TAPIR_FORM(argmin, ArgCall, reduced(t[0], a.dim, a.keepdim, DType::int64), a.dim.empty() ? argmin(x[0]) : argmin(x[0], static_cast<int>(a.dim.raw(0)), a.keepdim),
-           f("dim", a.dim)("keepdim", a.keepdim));
+TAPIR_FORM(max, PickAttrs, several(reduced_along(t[0], a.dim, !a.dropped, t[0].dtype), reduced_along(t[0], a.dim, !a.dropped, DType::int64)),
+           detail::outputs(max(x[0], a.dim, !a.dropped)), pick_fields(f, a));
+TAPIR_FORM(min, PickAttrs, several(reduced_along(t[0], a.dim, !a.dropped, t[0].dtype), reduced_along(t[0], a.dim, !a.dropped, DType::int64)),
+           detail::outputs(min(x[0], a.dim, !a.dropped)), pick_fields(f, a));
+TAPIR_FORM(argmax, ArgCall, reduced(t[0], a.dim, a.keepdim, DType::int64),
+           a.dim.empty() ? argmax(x[0]) : argmax(x[0], static_cast<int>(a.dim.raw(0)), a.keepdim), f("dim", a.dim)("keepdim", a.keepdim));
+TAPIR_FORM(argmin, ArgCall, reduced(t[0], a.dim, a.keepdim, DType::int64),
+           a.dim.empty() ? argmin(x[0]) : argmin(x[0], static_cast<int>(a.dim.raw(0)), a.keepdim), f("dim", a.dim)("keepdim", a.keepdim));
 
 }  // namespace tapir

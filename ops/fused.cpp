@@ -52,16 +52,16 @@ struct Program {
     const Graph* of;
     std::unique_ptr<const Program> before;  // of a graph that was the attribute before; another thread may be running it
     bool is_good = false;
-    DType dtype = bool_;            // of all that are no truth values
+    DType dtype = bool_;  // of all that are no truth values
     Compute compute = Compute::i32;
     std::vector<FusedStep> steps;
     std::vector<Tensor> constants;  // inputs after the graph's own: tiles of a number each
     std::vector<DType> inputs, output_dtypes;
     std::vector<std::uint8_t> outputs;
     int register_count = 0;
-    bool is_held_as_stored = false;         // inputs and outputs are in memory what they are in registers
-    bool writes_at_last = false;            // the only output, after all is read
-    bool runs_on_devices = true;            // numbers of one dtype only
+    bool is_held_as_stored = false;  // inputs and outputs are in memory what they are in registers
+    bool writes_at_last = false;     // the only output, after all is read
+    bool runs_on_devices = true;     // numbers of one dtype only
 #ifdef TAPIR_WITH_CUDA
     struct Compiled {
         std::atomic<gpu::FusedKernel*> kernel{nullptr};
@@ -121,7 +121,8 @@ struct Program {
                 if (as_truth) return -1;
                 runs_on_devices = false;
                 converted.push_back(take_register(false));
-                steps.push_back({kernels::number_loop(compute), nullptr, 1, {static_cast<std::uint8_t>(place)}, static_cast<std::uint8_t>(converted.back())});
+                steps.push_back(
+                    {kernels::number_loop(compute), nullptr, 1, {static_cast<std::uint8_t>(place)}, static_cast<std::uint8_t>(converted.back())});
                 return converted.back();
             };
             const std::optional<FusedOp> op = fused_op(node.attributes().form());
@@ -182,11 +183,13 @@ struct Program {
         }
         register_count = next;
         const auto is_other = [&](DType one) { return one != dtype; };
-        const bool has_others = std::any_of(inputs.begin(), inputs.end(), is_other) || std::any_of(output_dtypes.begin(), output_dtypes.end(), is_other);
+        const bool has_others =
+            std::any_of(inputs.begin(), inputs.end(), is_other) || std::any_of(output_dtypes.begin(), output_dtypes.end(), is_other);
         runs_on_devices = runs_on_devices && !has_others && kernels::stored_as(compute) == dtype;
         const DType number = kernels::stored_as(compute);
         const auto is_as_stored = [&](DType one) { return one == number || one == bool_; };
-        is_held_as_stored = std::all_of(inputs.begin(), inputs.end(), is_as_stored) && std::all_of(output_dtypes.begin(), output_dtypes.end(), is_as_stored);
+        is_held_as_stored =
+            std::all_of(inputs.begin(), inputs.end(), is_as_stored) && std::all_of(output_dtypes.begin(), output_dtypes.end(), is_as_stored);
         writes_at_last = outputs.size() == 1 && steps.back().out == outputs[0];
         std::vector<std::uint8_t> sorted = outputs;
         std::sort(sorted.begin(), sorted.end());
@@ -282,8 +285,9 @@ bool set_way(const TensorImpl* x, const Sizes& y, bool is_held, FusedArgs::Way& 
         const std::int64_t size = x->sizes[d];
         if (size != y.sizes[before + d] && size != 1) return false;
     }
-    way = x->numel == 1 ? FusedArgs::Way::repeated
-          : is_held && x->numel == y.numel && (!y.permuted || x->rank == y.rank) && lies_as(x, y) ? FusedArgs::Way::linear : FusedArgs::Way::strided;
+    way = x->numel == 1                                                                         ? FusedArgs::Way::repeated
+        : is_held && x->numel == y.numel && (!y.permuted || x->rank == y.rank) && lies_as(x, y) ? FusedArgs::Way::linear
+                                                                                                : FusedArgs::Way::strided;
     return true;
 }
 
@@ -334,7 +338,8 @@ bool run_tile(const Program& program, const FormCall& x, const Sizes& y, void* c
     int next = 0;
     for (; next < x.count; ++next) {
         const TensorImpl* operand = x.inputs[next]->impl();
-        if (operand->dtype != program.inputs[static_cast<std::size_t>(next)] || operand->rank != y.rank || operand->device.type != DeviceType::cpu) return false;
+        if (operand->dtype != program.inputs[static_cast<std::size_t>(next)] || operand->rank != y.rank || operand->device.type != DeviceType::cpu)
+            return false;
         for (int d = 0; d < y.rank; ++d) {
             if (operand->sizes[d] != y.sizes[d]) return false;
         }
@@ -481,7 +486,8 @@ bool fused_reduce_into(const FormCall& x, const Tensor& out) {
     last.divisor = static_cast<double>(count);
     const auto item = static_cast<std::int64_t>(itemsize(dtype));
     const auto room = [&](std::int64_t elements) { return kernels::gemm_workspace(static_cast<std::size_t>(elements * item)); };  // the thread's
-    const auto reduce = [&](void* from, DType from_dtype, std::int64_t lines, std::int64_t columns, const reduction::Plan& how, void* to, DType to_dtype) {
+    const auto reduce = [&](void* from, DType from_dtype, std::int64_t lines, std::int64_t columns, const reduction::Plan& how, void* to,
+                            DType to_dtype) {
         const TensorImpl in = matrix(from, from_dtype, lines, columns), result = matrix(to, to_dtype, lines, 1);
         reduction::run(&in, {2, false}, how, &result);
     };

@@ -48,14 +48,12 @@ void index_add_rule(Backward& b);
 
 TAPIR_OP(gather, "GatherElements", gather_rule, "Elements picked along a dimension, one index for each.",
          TAPIR_SAMPLE("f(4,3) i(2,3)<4", gather(x[0], 0, x[1])), TAPIR_SAMPLE("f(4,3) i(4,5)<3", gather(x[0], 1, x[1])),
-         TAPIR_SAMPLE("f(4,3) i(2,2)<3", gather(x[0], -1, x[1])),
-         TAPIR_SAMPLE("f(2,4,3) i(2,5,2)<4", gather(x[0], 1, x[1])), TAPIR_SAMPLE("f(6) i(4)<6", gather(x[0], 0, x[1])),
-         TAPIR_SAMPLE("f(4,3) i(0,3)<4", gather(x[0], 0, x[1])));
+         TAPIR_SAMPLE("f(4,3) i(2,2)<3", gather(x[0], -1, x[1])), TAPIR_SAMPLE("f(2,4,3) i(2,5,2)<4", gather(x[0], 1, x[1])),
+         TAPIR_SAMPLE("f(6) i(4)<6", gather(x[0], 0, x[1])), TAPIR_SAMPLE("f(4,3) i(0,3)<4", gather(x[0], 0, x[1])));
 TAPIR_OP(scatter, "ScatterElements", scatter_rule, "A tensor overwritten where gather would read.",
          TAPIR_SAMPLE_AS("f(4,3) i(2,3)<4 f(2,3)", "", scatter(x[0], 0, x[1], x[2])),
          TAPIR_SAMPLE_AS("f(4,3) i(4,2)<3 f(4,4)", "", scatter(x[0], 1, x[1], x[2])),
-         TAPIR_SAMPLE("f(4,3) i(4,1)<3 f(4,1)", scatter(x[0], 1, x[1], x[2])),
-         TAPIR_SAMPLE("f(4,3) i(4,2)<3", scatter(x[0], 1, x[1], 2.5)),
+         TAPIR_SAMPLE("f(4,3) i(4,1)<3 f(4,1)", scatter(x[0], 1, x[1], x[2])), TAPIR_SAMPLE("f(4,3) i(4,2)<3", scatter(x[0], 1, x[1], 2.5)),
          TAPIR_SAMPLE_AS("f(2,4,3) i(2,5,2)<4 f(2,5,2)", "", scatter(x[0], 1, x[1], x[2])));
 TAPIR_OP(scatter_add, NoOnnx("ScatterElements(add)"), scatter_add_rule, "A tensor added to where gather would read.",
          TAPIR_SAMPLE("f(4,3) i(2,3)<4 f(2,3)", scatter_add(x[0], 0, x[1], x[2])),
@@ -64,36 +62,29 @@ TAPIR_OP(scatter_add, NoOnnx("ScatterElements(add)"), scatter_add_rule, "A tenso
          TAPIR_SAMPLE("f(5) i(7)<5 f(7)", scatter_add(x[0], 0, x[1], x[2])));
 TAPIR_OP(scatter_reduce, NoOnnx("ScatterElements(mul, max, min)"), scatter_reduce_rule, "A tensor combined with another where gather would read.",
          TAPIR_SAMPLE_AS("f(4,3) i(6,3)<4 f(6,3)", "scatter_reduce(x[0], 0, x[1], x[2], 'sum')", scatter_reduce(x[0], 0, x[1], x[2], "sum")),
-         TAPIR_SAMPLE_AS("f(4,3) i(4,5)<3 f(4,5)", "scatter_reduce(x[0], 1, x[1], x[2], 'prod')",
-                         scatter_reduce(x[0], 1, x[1], x[2], "prod")),
+         TAPIR_SAMPLE_AS("f(4,3) i(4,5)<3 f(4,5)", "scatter_reduce(x[0], 1, x[1], x[2], 'prod')", scatter_reduce(x[0], 1, x[1], x[2], "prod")),
          TAPIR_SAMPLE_AS("f(4,3) i(4,5)<3 f(4,6)", "scatter_reduce(x[0], 1, x[1], x[2], 'prod', include_self=False)",
                          scatter_reduce(x[0], 1, x[1], x[2], "prod", false)),
-         TAPIR_SAMPLE_AS("f(2,4,3) i(2,5,2)<4 f(3,5,2)", "scatter_reduce(x[0], 1, x[1], x[2], 'mean')",
-                         scatter_reduce(x[0], 1, x[1], x[2], "mean")),
+         TAPIR_SAMPLE_AS("f(2,4,3) i(2,5,2)<4 f(3,5,2)", "scatter_reduce(x[0], 1, x[1], x[2], 'mean')", scatter_reduce(x[0], 1, x[1], x[2], "mean")),
          TAPIR_SAMPLE_AS("f(5) i(7)<5 f(7)", "scatter_reduce(x[0], 0, x[1], x[2], 'mean', include_self=False)",
                          scatter_reduce(x[0], 0, x[1], x[2], "mean", false)),
-         TAPIR_SAMPLE_AS("f(4,3) i(6,2)<4 f(6,3)", "scatter_reduce(x[0], 0, x[1], x[2], 'amax')",
-                         scatter_reduce(x[0], 0, x[1], x[2], "amax")),
+         TAPIR_SAMPLE_AS("f(4,3) i(6,2)<4 f(6,3)", "scatter_reduce(x[0], 0, x[1], x[2], 'amax')", scatter_reduce(x[0], 0, x[1], x[2], "amax")),
          TAPIR_SAMPLE_AS("f(4,3) i(3,3)<4 f(3,3)", "scatter_reduce(x[0], -2, x[1], x[2], 'amax', include_self=False)",
                          scatter_reduce(x[0], -2, x[1], x[2], "amax", false)),
-         TAPIR_SAMPLE_AS("f(2,4,3) i(2,4,9)<3 f(2,4,9)", "scatter_reduce(x[0], 2, x[1], x[2], 'amin')",
-                         scatter_reduce(x[0], 2, x[1], x[2], "amin")),
+         TAPIR_SAMPLE_AS("f(2,4,3) i(2,4,9)<3 f(2,4,9)", "scatter_reduce(x[0], 2, x[1], x[2], 'amin')", scatter_reduce(x[0], 2, x[1], x[2], "amin")),
          TAPIR_SAMPLE_AS("f(5) i(7)<5 f(7)", "scatter_reduce(x[0], 0, x[1], x[2], 'amin', include_self=False)",
                          scatter_reduce(x[0], 0, x[1], x[2], "amin", false)),
          TAPIR_SAMPLE_AS("f(6) i(9)<3 f(9)", "scatter_reduce(torch.relu(x[0]), 0, x[1], x[2], 'prod')",
                          scatter_reduce(relu(x[0]), 0, x[1], x[2], "prod")));
-TAPIR_OP(index_select, "Gather", index_select_rule, "Slices picked along a dimension.",
-         TAPIR_SAMPLE("f(4,3) i(5)<4", index_select(x[0], 0, x[1])),
-         TAPIR_SAMPLE("f(4,3) i(2)<3", index_select(x[0], -1, x[1])),
-         TAPIR_SAMPLE("f(2,4,3) i(5)<4", index_select(x[0], 1, x[1])),
+TAPIR_OP(index_select, "Gather", index_select_rule, "Slices picked along a dimension.", TAPIR_SAMPLE("f(4,3) i(5)<4", index_select(x[0], 0, x[1])),
+         TAPIR_SAMPLE("f(4,3) i(2)<3", index_select(x[0], -1, x[1])), TAPIR_SAMPLE("f(2,4,3) i(5)<4", index_select(x[0], 1, x[1])),
          TAPIR_SAMPLE("f(4,3) i(0)<3", index_select(x[0], 1, x[1])));
 TAPIR_OP(index_fill, NoOnnx("Where"), Composed, "A tensor with slices filled with a number.",
          TAPIR_SAMPLE("f(3,4) i(2)<4", index_fill(x[0], 1, x[1], 2)), TAPIR_SAMPLE("f(3,4) i(2)<3 f()", index_fill(x[0], 0, x[1], x[2])),
          TAPIR_SAMPLE("f(3,4) i()<3 f()", index_fill(x[0], 0, x[1], x[2])), TAPIR_SAMPLE("f() i(2)<1", index_fill(x[0], 0, x[1], 2)));
 TAPIR_OP(index_add, NoOnnx("ScatterND(add)"), index_add_rule, "A tensor with slices added to it.",
          TAPIR_SAMPLE("f(4,3) i(5)<4 f(5,3)", index_add(x[0], 0, x[1], x[2])),
-         TAPIR_SAMPLE_AS("f(4,3) i(2)<3 f(4,2)", "x[0].index_add(1, x[1], x[2], alpha=2)",
-                         index_add(x[0], 1, x[1], x[2], 2)),
+         TAPIR_SAMPLE_AS("f(4,3) i(2)<3 f(4,2)", "x[0].index_add(1, x[1], x[2], alpha=2)", index_add(x[0], 1, x[1], x[2], 2)),
          TAPIR_SAMPLE("f(2,4,3) i(5)<4 f(2,5,3)", index_add(x[0], -2, x[1], x[2])));
 
 // --- Loops -----------------------------------------------------------------------------------------------------------
@@ -114,13 +105,9 @@ struct IndexRow {
 // The loops of gather and its kin. Rows that may meet in x, since they differ in the indexed dimension, are in one
 // group, which stays on one thread.
 class ElementLoop {
-  public:
+ public:
     ElementLoop(const Tensor& index, int dim, const Shape& x_strides, const Shape& other_strides)
-        : index_(static_cast<const int64_t*>(index.raw_data())),
-          sizes_(index.shape()),
-          dim_(dim),
-          x_(x_strides),
-          other_(other_strides) {
+        : index_(static_cast<const int64_t*>(index.raw_data())), sizes_(index.shape()), dim_(dim), x_(x_strides), other_(other_strides) {
         for (int d = 0; d < sizes_.rank(); ++d) (d < dim ? groups_ : group_numel_) *= sizes_.raw(d);
     }
 
@@ -140,7 +127,7 @@ class ElementLoop {
         parallel_for(groups_, kParallelElements / group_numel_ + 1, part);
     }
 
-  private:
+ private:
     int last() const { return sizes_.rank() - 1; }
 
     IndexRow row(int64_t number) const {
@@ -180,8 +167,8 @@ kernels::ElementArgs element_args(const Tensor& x, int dim, const Shape& sizes, 
         if (sizes.raw(d) == 1) continue;
         const int64_t step = d == dim ? 0 : x_strides.raw(d);
         const int last = args.rank - 1;
-        const bool merge = last >= 0 && args.x_strides[last] == step * sizes.raw(d) &&
-                           args.other_strides[last] == other_strides.raw(d) * sizes.raw(d);
+        const bool merge =
+            last >= 0 && args.x_strides[last] == step * sizes.raw(d) && args.other_strides[last] == other_strides.raw(d) * sizes.raw(d);
         const int to = merge ? last : args.rank++;
         args.sizes[to] = (merge ? args.sizes[last] : 1) * sizes.raw(d);
         args.x_strides[to] = step;
@@ -204,8 +191,7 @@ void gather_elements(const Tensor& out, const Tensor& x, int dim, const PickedIn
     const ElementLoop loop(index.checked, dim, x.strides(), out.strides());
     const unsigned size = size_of(x);
     loop.rows([&](const IndexRow& row) {
-        kernels::gather_run(size, row.n, out.impl()->data + row.place * size, x.impl()->data + row.x * size, row.index,
-                            loop.stride(), loop.step());
+        kernels::gather_run(size, row.n, out.impl()->data + row.place * size, x.impl()->data + row.x * size, row.index, loop.stride(), loop.step());
     });
 }
 
@@ -225,8 +211,8 @@ void scatter_elements(const Tensor& x, int dim, const Tensor& index, const Tenso
     const ElementLoop loop(index, dim, x.strides(), src.strides());
     const unsigned size = size_of(x);
     loop.rows([&](const IndexRow& row) {
-        kernels::scatter_run(size, row.n, x.impl()->data + row.x * size, row.index, loop.stride(), loop.step(),
-                             src.impl()->data + row.other * size, loop.other_step());
+        kernels::scatter_run(size, row.n, x.impl()->data + row.x * size, row.index, loop.stride(), loop.step(), src.impl()->data + row.other * size,
+                             loop.other_step());
     });
 }
 
@@ -242,8 +228,7 @@ void take_elements(const Tensor& out, const Tensor& x, int dim, const Tensor& in
     const ElementLoop loop(index, dim, x.strides(), out.strides());
     const unsigned size = size_of(x);
     loop.rows<true>([&](const IndexRow& row) {
-        kernels::take_run(size, row.n, out.impl()->data + row.place * size, x.impl()->data + row.x * size, row.index,
-                          loop.stride(), loop.step());
+        kernels::take_run(size, row.n, out.impl()->data + row.place * size, x.impl()->data + row.x * size, row.index, loop.stride(), loop.step());
     });
 }
 
@@ -331,8 +316,8 @@ void combine_elements(const Tensor& x, int dim, const Tensor& index, const Tenso
     const ElementLoop loop(index, dim, x.strides(), src.strides());
     const unsigned size = size_of(x);
     loop.rows([&](const IndexRow& row) {
-        kernels::scatter_combine_run(how, kernels::compute_of(x.dtype()), row.n, x.impl()->data + row.x * size, row.index, loop.stride(),
-                                     loop.step(), src.impl()->data + row.other * size, loop.other_step());
+        kernels::scatter_combine_run(how, kernels::compute_of(x.dtype()), row.n, x.impl()->data + row.x * size, row.index, loop.stride(), loop.step(),
+                                     src.impl()->data + row.other * size, loop.other_step());
     });
 }
 
@@ -347,8 +332,7 @@ int check_gather(const char* op, const In& x, int dim, const In& index) {
     bool fits = index.tensor.dim() == x.tensor.dim() || (x.tensor.dim() == 0 && index.tensor.dim() == 1);
     for (int k = 0; k < x.tensor.dim() && fits; ++k) fits = k == d || index->sizes[k] <= x->sizes[k] || index->numel == 0;
     if (!fits) {
-        fail<ShapeError>(x.loc, "{}: an index of shape {} does not fit shape {} along dimension {}", op,
-                         index.tensor.shape(), x.tensor.shape(), d);
+        fail<ShapeError>(x.loc, "{}: an index of shape {} does not fit shape {} along dimension {}", op, index.tensor.shape(), x.tensor.shape(), d);
     }
     return d;
 }
@@ -363,8 +347,7 @@ Tensor check_source(const char* op, const In& x, const In& index, const In& src)
     bool fits = index.tensor.dim() == src.tensor.dim();
     for (int k = 0; k < src.tensor.dim() && fits; ++k) fits = index->sizes[k] <= src->sizes[k];
     if (!fits) {
-        fail<ShapeError>(x.loc, "{}: an index of shape {} does not fit src of shape {}", op, index.tensor.shape(),
-                         src.tensor.shape());
+        fail<ShapeError>(x.loc, "{}: an index of shape {} does not fit src of shape {}", op, index.tensor.shape(), src.tensor.shape());
     }
     if (index.tensor.shape() == src.tensor.shape()) return src.tensor;
     Tensor used = src.tensor;
@@ -396,8 +379,8 @@ Tensor scatter_values(const In& x, int d, const In& index, const Tensor& values,
     Tensor out = clone_unrecorded(x.tensor, x.loc);
     scatter_elements(out, d, checked, values);
     const Tensor& kept = kept_index(index.tensor, checked);
-    record(scatter_op, x.loc, {&x.tensor, &index.tensor, &values}, out, {&kept}, along(d),
-           Told{scatter_op, {&x.tensor, &index.tensor, &given}}, along(d));
+    record(scatter_op, x.loc, {&x.tensor, &index.tensor, &values}, out, {&kept}, along(d), Told{scatter_op, {&x.tensor, &index.tensor, &given}},
+           along(d));
     return out;
 }
 
@@ -551,8 +534,7 @@ DType counted_in(DType dtype) { return kernels::stored_as(kernels::compute_of(dt
 
 // How many elements are combined at each place of a tensor of this shape, 1 at least.
 Tensor counts_of(const Shape& shape, const ScatterReduceAttrs& attrs, const Tensor& index, DType dtype) {
-    Tensor counts = attrs.include_self ? gradient_ops::ones(shape, dtype, index.device())
-                                       : gradient_ops::zeros(shape, dtype, index.device());
+    Tensor counts = attrs.include_self ? gradient_ops::ones(shape, dtype, index.device()) : gradient_ops::zeros(shape, dtype, index.device());
     counts.scatter_add_(attrs.dim, index, expand(gradient_ops::ones({}, dtype, index.device()), index.shape()));
     return clamp_min(counts, 1);
 }
@@ -572,18 +554,10 @@ void reduce_into(Tensor& out, const Tensor& index, const Tensor& values, const S
     }
     switch (attrs.how) {
         case ScatterReduce::sum:
-        case ScatterReduce::mean:
-            add_elements(out, attrs.dim, index, values);
-            break;
-        case ScatterReduce::prod:
-            combine_elements(out, attrs.dim, index, values, kernels::Combine::prod);
-            break;
-        case ScatterReduce::amax:
-            combine_elements(out, attrs.dim, index, values, kernels::Combine::max);
-            break;
-        case ScatterReduce::amin:
-            combine_elements(out, attrs.dim, index, values, kernels::Combine::min);
-            break;
+        case ScatterReduce::mean: add_elements(out, attrs.dim, index, values); break;
+        case ScatterReduce::prod: combine_elements(out, attrs.dim, index, values, kernels::Combine::prod); break;
+        case ScatterReduce::amax: combine_elements(out, attrs.dim, index, values, kernels::Combine::max); break;
+        case ScatterReduce::amin: combine_elements(out, attrs.dim, index, values, kernels::Combine::min); break;
     }
 }
 
@@ -605,9 +579,7 @@ Tensor scatter_reduced(const Tensor& x, const Tensor& index, const Tensor& src, 
 // left out of the product instead.
 void scatter_prod_rule(Backward& b, const ScatterReduceAttrs& attrs) {
     const Tensor g = b.grad(), index = b.saved(0), x = b.saved(1), src = b.saved(2), out = b.saved(3);
-    const auto product = [&](const Tensor& of, const Tensor& with) {
-        return scatter_reduce(of, attrs.dim, index, with, "prod", attrs.include_self);
-    };
+    const auto product = [&](const Tensor& of, const Tensor& with) { return scatter_reduce(of, attrs.dim, index, with, "prod", attrs.include_self); };
     if (b.needs(0)) {
         const Tensor others = masked_fill(x, eq(x, 0), 1);
         const Tensor g_x = g * product(others, src) / others;
@@ -624,8 +596,7 @@ void scatter_prod_rule(Backward& b, const ScatterReduceAttrs& attrs) {
     }
     const Tensor is_single = logical_and(is_zero, eq(zeros, 1));
     const Tensor without = product(x, masked_fill(src, is_single, 1));
-    b.give(2, where(is_single, gather(g * without, attrs.dim, index),
-                    gather(g * out, attrs.dim, index) / masked_fill(src, is_zero, 1)));
+    b.give(2, where(is_single, gather(g * without, attrs.dim, index), gather(g * out, attrs.dim, index) / masked_fill(src, is_zero, 1)));
 }
 
 // Equal extremes share the gradient.
@@ -706,8 +677,7 @@ int check_slices(const char* op, const In& x, int dim, const In& index) {
     detail::check_defined(index, op);
     detail::check_same_device(op, x.tensor, index.tensor, x.loc);
     const int d = detail::wrap_dim(dim, x.tensor.dim(), op, x.loc);
-    if (index.tensor.dim() != 1)
-        fail<ShapeError>(x.loc, "{}: the index must be 1-d, got shape {}", op, index.tensor.shape());
+    if (index.tensor.dim() != 1) fail<ShapeError>(x.loc, "{}: the index must be 1-d, got shape {}", op, index.tensor.shape());
     return d;
 }
 
@@ -861,9 +831,7 @@ Tensor& Tensor::scatter_reduce_(Dim dim, const Tensor& index, const Tensor& src,
     const Tensor values = is_recorded && src.shares_storage(*this) ? copy_before_write(src, loc) : src;
     return copy_(scatter_reduce_as("scatter_reduce_", In(old, loc), dim, In(index, loc), In(values, loc), reduce, include_self), loc);
 }
-Tensor Tensor::index_select(Dim dim, const Tensor& index, Loc loc) const {
-    return tapir::index_select(In(*this, loc), dim, In(index, loc));
-}
+Tensor Tensor::index_select(Dim dim, const Tensor& index, Loc loc) const { return tapir::index_select(In(*this, loc), dim, In(index, loc)); }
 Tensor Tensor::index_fill(Dim dim, const Tensor& index, Scalar value, Loc loc) const {
     return tapir::index_fill(In(*this, loc), dim, In(index, loc), value);
 }
@@ -906,15 +874,14 @@ void write_in_place(const OpInfo& op, const In& self, int d, Tensor index, Tenso
     write(x, checked, source);
     mark_written(x, self.loc);
     const Tensor& kept = kept_index(index, checked);
-    record(op, self.loc, {&x, &index, &source}, x, {&kept}, along(d),
-           Told{op, {&x, &index, number.defined() ? &number : &source}}, along(d));
+    record(op, self.loc, {&x, &index, &source}, x, {&kept}, along(d), Told{op, {&x, &index, number.defined() ? &number : &source}}, along(d));
 }
 
 void scatter_in_place(const In& x, int d, const In& index, const Tensor& values, const Tensor& number) {
     const Tensor checked = checked_index("scatter_", index.tensor, x.tensor.shape(), d, x.loc);
-    write_in_place(scatter_op, x, d, index.tensor, checked, values, [&](const Tensor& out, const Tensor& at, const Tensor& from) {
-        scatter_elements(out, d, at, from);
-    }, number);
+    write_in_place(
+        scatter_op, x, d, index.tensor, checked, values,
+        [&](const Tensor& out, const Tensor& at, const Tensor& from) { scatter_elements(out, d, at, from); }, number);
 }
 
 }  // namespace
@@ -943,9 +910,8 @@ Tensor& Tensor::scatter_add_(Dim dim, const Tensor& index, const Tensor& src, Lo
     if (impl_->rank == 0) return copy_(tapir::scatter_add(x, dim, places, In(src, loc)), loc);
     const Tensor values = check_source("scatter_add_", x, places, In(src, loc));
     const Tensor checked = checked_index("scatter_add_", index, shape(), d, loc);
-    write_in_place(scatter_add_op, x, d, index, checked, values, [&](const Tensor& out, const Tensor& at, const Tensor& from) {
-        add_elements(out, d, at, from);
-    });
+    write_in_place(scatter_add_op, x, d, index, checked, values,
+                   [&](const Tensor& out, const Tensor& at, const Tensor& from) { add_elements(out, d, at, from); });
     return *this;
 }
 
@@ -976,7 +942,8 @@ bool scatter_into(const FormCall& x, const Tensor& out) {
     if (x.count < 3) return false;
     const Tensor &self = x[0], &index = x[1], &src = x[2];
     const int rank = self.dim(), dim = static_cast<const AlongAttrs*>(x.attrs)->dim;
-    if (rank == 0 || dim < 0 || dim >= rank || index.dim() != rank || src.dim() != rank || src.dtype() != out.dtype() || self.dtype() != out.dtype()) return false;
+    if (rank == 0 || dim < 0 || dim >= rank || index.dim() != rank || src.dim() != rank || src.dtype() != out.dtype() || self.dtype() != out.dtype())
+        return false;
     if ((index.dtype() != int64 && index.dtype() != int32) || self.shape() != out.shape()) return false;
     for (const Tensor* t : {&self, &index, &src, &out}) {
         if (t->device() != cpu) return false;
@@ -1009,7 +976,8 @@ TAPIR_PART_FORM(scatter, AlongAttrs, same(t[0]), scatter_again(x, a.dim), scatte
 TAPIR_FORM(scatter_add, AlongAttrs, same(t[0]), scatter_add(x[0], a.dim, x[1], x[2]), f("dim", a.dim));
 TAPIR_FORM(scatter_reduce, ScatterReduceAttrs, same(t[0]), scatter_reduce_again(x, a),
            f("dim", a.dim)("reduce", a.how, {"sum", "prod", "mean", "amax", "amin"})("include_self", a.include_self));
-TAPIR_FORM(index_select, AlongAttrs, resized(t[0], a.dim, t[1].rank() == 0 ? SymInt(1) : t[1].shape[0]), index_select(x[0], a.dim, x[1]), f("dim", a.dim));
+TAPIR_FORM(index_select, AlongAttrs, resized(t[0], a.dim, t[1].rank() == 0 ? SymInt(1) : t[1].shape[0]), index_select(x[0], a.dim, x[1]),
+           f("dim", a.dim));
 TAPIR_FORM(index_add, AlongAttrs, same(t[0]), index_add(x[0], a.dim, x[1], x[2]), f("dim", a.dim));
 
 }  // namespace tapir

@@ -128,8 +128,8 @@ OnnxValue one_hot_of(const OnnxCall& x) {
     if (x.integer("num_classes") < 0) throw OnnxRefusal{"the number of classes depends on the elements: give one_hot num_classes"};
     const OnnxValue values = x.concat({x.cast(x.ints({0}), x.result_dtype()), x.cast(x.ints({1}), x.result_dtype())}, 0);
     const OnnxValue classes = x.cast(full_value(x, 0), int64);
-    const OnnxValue y = x.node("OneHot", x.result_dtype(), {x.rank() == 0 ? x.unsqueeze(classes, {0}) : classes, x.size_0d(x.result_shape().last()), values},
-                               {{"axis", -1}});
+    const OnnxValue y = x.node("OneHot", x.result_dtype(),
+                               {x.rank() == 0 ? x.unsqueeze(classes, {0}) : classes, x.size_0d(x.result_shape().last()), values}, {{"axis", -1}});
     return x.rank() == 0 ? x.squeeze(y, {0}) : y;
 }
 

@@ -6,11 +6,11 @@
 #include <memory>
 #include <new>
 
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/parallel.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/gemm_impl.h"
 #include "tapir/ops/parallel_impl.h"
-#include "tapir/core/out_of_memory_impl.h"
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -68,8 +68,8 @@ bool with_onednn(const Gemm<float>& g, int threads) {
         for (int64_t i = 0; i < g.m; ++i) std::memcpy(g.c + i * g.c_row, g.bias, row);
         beta = 1;
     }
-    if (dnnl_sgemm(a_rows ? 'N' : 'T', b_rows ? 'N' : 'T', g.m, g.n, g.k, g.alpha, g.a, a_leading, g.b, b_leading, beta, g.c,
-                   g.c_row) != dnnl_success)
+    if (dnnl_sgemm(a_rows ? 'N' : 'T', b_rows ? 'N' : 'T', g.m, g.n, g.k, g.alpha, g.a, a_leading, g.b, b_leading, beta, g.c, g.c_row) !=
+        dnnl_success)
         return false;  // it checks before it writes
     return true;
 }
@@ -113,7 +113,7 @@ int64_t threads_for(int64_t ns) {
 template <class Part>
 void share(int64_t parts, int64_t threads, const Part& part) {
     bool failed = false;
-#pragma omp parallel for num_threads(static_cast <int>(threads)) schedule(static, 1) reduction(|| : failed)
+#pragma omp parallel for num_threads(static_cast<int>(threads)) schedule(static, 1) reduction(|| : failed)
     for (int64_t i = 0; i < parts; ++i) {
         try {
             part(i);

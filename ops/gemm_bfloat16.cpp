@@ -48,11 +48,9 @@ bool multiply_bfloat16(const MatrixProduct& p) {
         const dnnl::matmul::desc op = p.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
         const dnnl::matmul product(dnnl::matmul::primitive_desc(op, engine()));
 #else
-        const dnnl::matmul product(p.bias ? dnnl::matmul::primitive_desc(engine(), a, b, bias, c)
-                                          : dnnl::matmul::primitive_desc(engine(), a, b, c));
+        const dnnl::matmul product(p.bias ? dnnl::matmul::primitive_desc(engine(), a, b, bias, c) : dnnl::matmul::primitive_desc(engine(), a, b, c));
 #endif
-        std::unordered_map<int, memory> args{
-            {DNNL_ARG_SRC, around(a, p.a)}, {DNNL_ARG_WEIGHTS, around(b, p.b)}, {DNNL_ARG_DST, around(c, p.c)}};
+        std::unordered_map<int, memory> args{{DNNL_ARG_SRC, around(a, p.a)}, {DNNL_ARG_WEIGHTS, around(b, p.b)}, {DNNL_ARG_DST, around(c, p.c)}};
         if (p.bias) args.emplace(DNNL_ARG_BIAS, around(bias, p.bias));
         dnnl::stream stream(engine());
         product.execute(stream, args);

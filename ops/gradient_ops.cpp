@@ -57,8 +57,9 @@ void product_into(const Tensor& into, const Tensor& g, const Tensor& x) {
     const bool direct = (c->dtype == float32 || c->dtype == float64) && g.dtype() == c->dtype && x.dtype() == c->dtype;
     if (!direct) return add_into(into, product(g, x).to(into.dtype()));
     const auto run = [&](const TensorImpl* a, const TensorImpl* b) {
-        multiply({c->dtype, a->sizes[1], b->sizes[1], a->sizes[0], a->data, a->strides[1], a->strides[0], b->data,
-                  b->strides[0], b->strides[1], c->data, b->sizes[1], nullptr, /*accumulate=*/true}, c->device);
+        multiply({c->dtype, a->sizes[1], b->sizes[1], a->sizes[0], a->data, a->strides[1], a->strides[0], b->data, b->strides[0], b->strides[1],
+                  c->data, b->sizes[1], nullptr, /*accumulate=*/true},
+                 c->device);
     };
     if (!on_gpu(c)) [[likely]]
         return run(g.impl(), x.impl());
@@ -137,18 +138,14 @@ void rows_into(const Tensor& into, const Tensor& indices, const Tensor& g) {
     for (std::int64_t r = 0; r < n; ++r) {
         const std::int64_t row = position[r] < 0 ? position[r] + count : position[r];
         if (direct) {
-            kernels::add_run(kernels::compute_of(into.dtype()), width, into.impl()->data + row * bytes, 1,
-                             rows.impl()->data + r * bytes, 1);
+            kernels::add_run(kernels::compute_of(into.dtype()), width, into.impl()->data + row * bytes, 1, rows.impl()->data + r * bytes, 1);
         } else {
-            add_into(detail::make_view(into.impl(), {width}, {1}, row * width),
-                     detail::make_view(rows.impl(), {width}, {1}, r * width));
+            add_into(detail::make_view(into.impl(), {width}, {1}, row * width), detail::make_view(rows.impl(), {width}, {1}, r * width));
         }
     }
 }
 
-Tensor concatenate(const std::vector<Tensor>& parts, int dim) {
-    return parts.size() == 1 ? parts[0] : cat(TensorList(parts, Loc{}), dim);
-}
+Tensor concatenate(const std::vector<Tensor>& parts, int dim) { return parts.size() == 1 ? parts[0] : cat(TensorList(parts, Loc{}), dim); }
 
 Tensor sum_of(const std::vector<Tensor>& terms) {
     return terms.size() == 2 ? add(terms[0], terms[1]) : sum(at(stack(TensorList(terms, Loc{}), 0)), {0});

@@ -51,8 +51,7 @@ TAPIR_OP(grid_sample, "GridSample", grid_sample_rule, "Images read at computed p
                          grid_sample(x[0], x[1], {.padding_mode = "reflection", .align_corners = true})),
          TAPIR_SAMPLE_AS("f(1,3,5,4) r(1,6,7,2)[-1.3,1.3]", "F.grid_sample(x[0], x[1], mode='nearest', align_corners=False)",
                          grid_sample(x[0], x[1], {.mode = "nearest"})),
-         TAPIR_SAMPLE_AS("f(1,3,5,4) r(1,6,7,2)[-3,3]",
-                         "F.grid_sample(x[0], x[1], mode='nearest', padding_mode='reflection', align_corners=True)",
+         TAPIR_SAMPLE_AS("f(1,3,5,4) r(1,6,7,2)[-3,3]", "F.grid_sample(x[0], x[1], mode='nearest', padding_mode='reflection', align_corners=True)",
                          grid_sample(x[0], x[1], {.mode = "nearest", .padding_mode = "reflection", .align_corners = true})));
 // What its rule is where that is recorded, so that a graph of a gradient has one node for it, too.
 TAPIR_OP(grid_sample_backward, NoOnnx("Where, Floor, GatherElements, ScatterElements, ReduceSum"), grid_sample_backward_rule,
@@ -60,12 +59,14 @@ TAPIR_OP(grid_sample_backward, NoOnnx("Where, Floor, GatherElements, ScatterElem
          TAPIR_SAMPLE_AS("f(2,3,6,3) f(2,3,5,4) r(2,6,3,2)[-1.2,1.2]",
                          "torch.autograd.functional.vjp(lambda t, p: F.grid_sample(t, p, align_corners=False), (x[1], x[2]), x[0])[1]",
                          grid_sample_backward(x[0], x[1], x[2])),
-         TAPIR_SAMPLE_AS("f(1,3,6,7) f(1,3,5,4) r(1,6,7,2)[-2.5,2.5]",
-                         "torch.autograd.functional.vjp(lambda t, p: F.grid_sample(t, p, padding_mode='border', align_corners=False), (x[1], x[2]), x[0])[1]",
-                         grid_sample_backward(x[0], x[1], x[2], {.padding_mode = "border"})),
-         TAPIR_SAMPLE_AS("f(1,2,6,7) f(1,2,5,3) r(1,6,7,2)[-4,4]",
-                         "torch.autograd.functional.vjp(lambda t, p: F.grid_sample(t, p, padding_mode='reflection', align_corners=True), (x[1], x[2]), x[0])[1]",
-                         grid_sample_backward(x[0], x[1], x[2], {.padding_mode = "reflection", .align_corners = true})),
+         TAPIR_SAMPLE_AS(
+             "f(1,3,6,7) f(1,3,5,4) r(1,6,7,2)[-2.5,2.5]",
+             "torch.autograd.functional.vjp(lambda t, p: F.grid_sample(t, p, padding_mode='border', align_corners=False), (x[1], x[2]), x[0])[1]",
+             grid_sample_backward(x[0], x[1], x[2], {.padding_mode = "border"})),
+         TAPIR_SAMPLE_AS(
+             "f(1,2,6,7) f(1,2,5,3) r(1,6,7,2)[-4,4]",
+             "torch.autograd.functional.vjp(lambda t, p: F.grid_sample(t, p, padding_mode='reflection', align_corners=True), (x[1], x[2]), x[0])[1]",
+             grid_sample_backward(x[0], x[1], x[2], {.padding_mode = "reflection", .align_corners = true})),
          TAPIR_SAMPLE_AS("f(1,3,6,7) f(1,3,5,4) r(1,6,7,2)[-1.3,1.3]",
                          "torch.autograd.functional.vjp(lambda t: F.grid_sample(t, x[2], mode='nearest', align_corners=False), x[1], x[0])[1]",
                          grid_sample_backward(x[0], x[1], x[2], {.mode = "nearest"}, true, false)));
@@ -213,15 +214,14 @@ struct Places {
 };
 
 // x, with 0 for what is infinite or nan where it counts 0 times: the kernels leave such terms out.
-Tensor counted(const Tensor& x, const Tensor& times) {
-    return where(logical_or(ne(times, 0), isfinite(x)), x, 0);
-}
+Tensor counted(const Tensor& x, const Tensor& times) { return where(logical_or(ne(times, 0), isfinite(x)), x, 0); }
 
 // What of them is wanted.
 struct Wanted {
     bool of_input, of_grid;
 };
-std::vector<Tensor> gradients_of_ops(const GridSampleShape& s, const Tensor& given_g, const Tensor& given_x, const Tensor& given_grid, Wanted wanted) {
+std::vector<Tensor> gradients_of_ops(const GridSampleShape& s, const Tensor& given_g, const Tensor& given_x, const Tensor& given_grid,
+                                     Wanted wanted) {
     const DType dtype = given_g.dtype() == float64 ? float64 : float32;  // in 16 bits a place would be another pixel's
     const Tensor g = to(given_g, dtype), x = to(given_x, dtype), grid = to(given_grid, dtype);
     const Places places(s, grid);
@@ -278,10 +278,10 @@ void grid_sample_rule(Backward& b) {
     const bool is_ordered = on_gpu(b.grad()) && is_deterministic();
     if ((b.recording() || is_ordered) && b.grad().numel() > 0) {
         const Loc& loc = b.record().loc;
-        const std::vector<Tensor> gradients =
-            b.recording() ? grid_sample_backward(In(b.grad(), loc), In(b.saved(0), loc), In(b.saved(1), loc),
-                                                 options_of(s.nearest, s.padding, s.align_corners), wanted.of_input, wanted.of_grid)
-                          : gradients_of_ops(s, b.grad(), b.saved(0), b.saved(1), wanted);
+        const std::vector<Tensor> gradients = b.recording()
+            ? grid_sample_backward(In(b.grad(), loc), In(b.saved(0), loc), In(b.saved(1), loc), options_of(s.nearest, s.padding, s.align_corners),
+                                   wanted.of_input, wanted.of_grid)
+            : gradients_of_ops(s, b.grad(), b.saved(0), b.saved(1), wanted);
         if (wanted.of_input) b.give(0, gradients.front());
         if (wanted.of_grid) b.give(1, gradients.back());
         return;
@@ -332,11 +332,18 @@ GridSampleShape checked(const char* op, const In& x, const In& grid, const GridS
     }
     const bool fits = x->rank == 4 && grid->rank == 4 && grid->sizes[3] == 2 && grid->sizes[0] == x->sizes[0];
     if (!fits || x->sizes[2] == 0 || x->sizes[3] == 0) {
-        fail<ShapeError>(x.loc, "{}: needs x (n, channels, height, width), with pixels, and grid (n, h, w, 2), got {} and {}", op,
-                         x.tensor.shape(), grid.tensor.shape());
+        fail<ShapeError>(x.loc, "{}: needs x (n, channels, height, width), with pixels, and grid (n, h, w, 2), got {} and {}", op, x.tensor.shape(),
+                         grid.tensor.shape());
     }
-    return {x->sizes[0],    x->sizes[1],    x->sizes[2], x->sizes[3], grid->sizes[1],
-            grid->sizes[2], padding_of(options, x.loc), is_nearest(options, x.loc), options.align_corners};
+    return {x->sizes[0],
+            x->sizes[1],
+            x->sizes[2],
+            x->sizes[3],
+            grid->sizes[1],
+            grid->sizes[2],
+            padding_of(options, x.loc),
+            is_nearest(options, x.loc),
+            options.align_corners};
 }
 
 std::vector<Tensor> grid_sample_backward(In g, In x, In grid, const GridSampleOptions& options, bool of_input, bool of_grid) {
@@ -384,8 +391,7 @@ Tensor grid_sample(In x, In grid, const GridSampleOptions& options) {
         const detail::UnrecordedPartsOf parts(x.loc);
         out = to(sampled(s, as_computed(x.tensor), as_computed(grid.tensor), x.loc), x->dtype);
     }
-    record(grid_sample_op, x.loc, {&x.tensor, &grid.tensor}, out, {&x.tensor, &grid.tensor}, s,
-           Told{grid_sample_op, {&x.tensor, &grid.tensor}},
+    record(grid_sample_op, x.loc, {&x.tensor, &grid.tensor}, out, {&x.tensor, &grid.tensor}, s, Told{grid_sample_op, {&x.tensor, &grid.tensor}},
            Call{s.nearest ? GridMode::nearest : GridMode::bilinear, s.padding, s.align_corners});
     return out;
 }
@@ -397,8 +403,8 @@ Tensor affine_grid(In theta, const Shape& size, bool align_corners) {
     }
     const bool fits = size.rank() == 4 && theta->rank == 3 && theta->sizes[0] == size[0] && theta->sizes[1] == 2 && theta->sizes[2] == 3;
     if (!fits) {
-        fail<ShapeError>(theta.loc, "affine_grid: needs theta (n, 2, 3) and size (n, channels, height, width), got {} and {}",
-                         theta.tensor.shape(), size);
+        fail<ShapeError>(theta.loc, "affine_grid: needs theta (n, 2, 3) and size (n, channels, height, width), got {} and {}", theta.tensor.shape(),
+                         size);
     }
     for (const int64_t n : size) {
         if (n < 1) fail<ShapeError>(theta.loc, "affine_grid: every size must be at least 1, got {}", size);
@@ -436,7 +442,7 @@ bool grid_sample_backward_into(const FormCall& x, const Tensor& out) {
     const DType dtype = g->dtype;
     if (dtype != float32 && dtype != float64) return false;
     const bool fits = g->rank == 4 && in->rank == 4 && grid->rank == 4 && g->numel > 0 && grid->sizes[3] == 2 && g->sizes[0] == in->sizes[0] &&
-                      g->sizes[1] == in->sizes[1] && grid->sizes[0] == in->sizes[0] && grid->sizes[1] == g->sizes[2] && grid->sizes[2] == g->sizes[3];
+        g->sizes[1] == in->sizes[1] && grid->sizes[0] == in->sizes[0] && grid->sizes[1] == g->sizes[2] && grid->sizes[2] == g->sizes[3];
     if (!fits || in->numel == 0) return false;
     const Tensor* const results = &out;
     const int count = a.of_input + a.of_grid;
@@ -447,8 +453,9 @@ bool grid_sample_backward_into(const FormCall& x, const Tensor& out) {
         const TensorImpl* t = results[k].impl();
         if (!detail::is_plain(t, dtype) || t->numel != (k == 0 && a.of_input ? in : grid)->numel) return false;
     }
-    const GridSampleShape s{in->sizes[0],   in->sizes[1],   in->sizes[2],   in->sizes[3], grid->sizes[1],
-                            grid->sizes[2], a.padding_mode, a.mode == GridMode::nearest, a.align_corners};
+    const GridSampleShape s{in->sizes[0],   in->sizes[1],   in->sizes[2],   in->sizes[3],
+                            grid->sizes[1], grid->sizes[2], a.padding_mode, a.mode == GridMode::nearest,
+                            a.align_corners};
     for (int k = 0; k < count; ++k) std::memset(results[k].raw_data(), 0, static_cast<std::size_t>(results[k].impl()->numel) * itemsize(dtype));
     if (a.of_input) add_gradient_of_x(s, x[2], x[0], results[0]);
     if (a.of_grid) add_gradient_of_grid(s, x[1], x[2], x[0], results[count - 1]);

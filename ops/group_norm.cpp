@@ -25,13 +25,11 @@ std::vector<Tensor> group_norm_backward(const In& g, const In& x, std::int64_t g
 }  // namespace
 
 TAPIR_OP(group_norm, "GroupNormalization", group_norm_rule, "Groups of channels of each example to mean 0 and variance 1.",
-         TAPIR_SAMPLE_AS("f(2,4,4,5) f(4) f(4)", "nn.functional.group_norm(x[0], 2, x[1], x[2], 0.001)",
-                         group_norm(x[0], 2, x[1], x[2], 1e-3)),
+         TAPIR_SAMPLE_AS("f(2,4,4,5) f(4) f(4)", "nn.functional.group_norm(x[0], 2, x[1], x[2], 0.001)", group_norm(x[0], 2, x[1], x[2], 1e-3)),
          TAPIR_SAMPLE_AS("f(2,4,17) f(4)", "nn.functional.group_norm(x[0], 2, x[1], None)", group_norm(x[0], 2, x[1])),
          TAPIR_SAMPLE_AS("f(1,4,4,4) f(4)", "nn.functional.group_norm(x[0], 1, None, x[1])", group_norm(x[0], 1, {}, x[1])),
          TAPIR_SAMPLE_AS("f(3,6) f(6) f(6)", "nn.functional.group_norm(x[0], 2, x[1], x[2])", group_norm(x[0], 2, x[1], x[2])),
-         TAPIR_SAMPLE_AS("f(2,2,4,4) f(2) f(2)", "nn.functional.instance_norm(x[0], None, None, x[1], x[2])",
-                         instance_norm(x[0], x[1], x[2])));
+         TAPIR_SAMPLE_AS("f(2,2,4,4) f(2) f(2)", "nn.functional.instance_norm(x[0], None, None, x[1], x[2])", instance_norm(x[0], x[1], x[2])));
 // What its rule is where that is recorded, so that a graph of a gradient has one node for it, too.
 TAPIR_OP(group_norm_backward, NoOnnx("ReduceMean, Sub, Mul, ReduceSum"), group_norm_backward_rule,
          "The gradients of group_norm: of x, and of the weight and the bias where there are such.",
@@ -42,9 +40,10 @@ TAPIR_OP(group_norm_backward, NoOnnx("ReduceMean, Sub, Mul, ReduceSum"), group_n
                          group_norm_backward(x[0], x[1], 2, {}, false, 1e-5)),
          TAPIR_SAMPLE_AS("f(3,6) f(3,6) f(6)", "torch.autograd.functional.vjp(lambda t, w: nn.functional.group_norm(t, 2, w), (x[1], x[2]), x[0])[1]",
                          group_norm_backward(x[0], x[1], 2, x[2], false, 1e-5)),
-         TAPIR_SAMPLE_AS("f(2,3,7) f(2,3,7)",
-                         "torch.autograd.functional.vjp(lambda t, v: nn.functional.group_norm(t, 3, torch.ones_like(v), v), (x[1], x[1][0, :, 0]), x[0])[1]",
-                         group_norm_backward(x[0], x[1], 3, {}, true, 1e-5)));
+         TAPIR_SAMPLE_AS(
+             "f(2,3,7) f(2,3,7)",
+             "torch.autograd.functional.vjp(lambda t, v: nn.functional.group_norm(t, 3, torch.ones_like(v), v), (x[1], x[1][0, :, 0]), x[0])[1]",
+             group_norm_backward(x[0], x[1], 3, {}, true, 1e-5)));
 
 namespace {
 
@@ -77,15 +76,12 @@ constexpr int64_t kPart = 32 * 1024;  // elements
 template <class Run>
 void for_parts(const Layout& l, int64_t first, int64_t end, const Run& run) {
     if (!l.is_last) {
-        parallel_for((end - first) * l.channels, kPart / l.inner + 1, [&](int64_t from, int64_t to) {
-            run(0, first * l.channels + from, first * l.channels + to);
-        });
+        parallel_for((end - first) * l.channels, kPart / l.inner + 1,
+                     [&](int64_t from, int64_t to) { run(0, first * l.channels + from, first * l.channels + to); });
         return;
     }
     const int64_t rows = std::max<int64_t>((l.inner + 15) / 16, kPart / l.channels + 1), parts = (l.inner + rows - 1) / rows;
-    parallel_blocks((end - first) * parts, [&](int64_t i) {
-        run(first + i / parts, i % parts * rows, std::min((i % parts + 1) * rows, l.inner));
-    });
+    parallel_blocks((end - first) * parts, [&](int64_t i) { run(first + i / parts, i % parts * rows, std::min((i % parts + 1) * rows, l.inner)); });
 }
 
 // Both sums of each channel of the examples [first, end): see kernels::ChannelSums. sums: [2][batch * channels].
@@ -99,8 +95,8 @@ void sum_up(const Layout& l, int64_t first, int64_t end, const T* x, const T* g,
     if (!l.is_last) {
         for_parts(l, first, end, [&](int64_t, int64_t from, int64_t to) {
             const int64_t i = from * l.inner;
-            const kernels::ChannelSums<T> args{to - from, l.inner, x + i, moved(g, i), shift + from, moved(scale, from), sums + from,
-                                               sums + all + from, nullptr};
+            const kernels::ChannelSums<T> args{to - from,   l.inner,           x + i,  moved(g, i), shift + from, moved(scale, from),
+                                               sums + from, sums + all + from, nullptr};
             kernels::channel_sums(args, 0, 1);
         });
         return;
@@ -112,8 +108,8 @@ void sum_up(const Layout& l, int64_t first, int64_t end, const T* x, const T* g,
         std::vector<T> scratch(2 * channels);
         double* mine = of_parts.data() + static_cast<std::size_t>((example - first) * parts + from / rows) * 2 * channels;
         const int64_t i = example * l.size(), c = example * l.channels;
-        kernels::channel_sums(kernels::ChannelSums<T>{l.channels, 1, x + i, moved(g, i), shift + c, moved(scale, c), mine,
-                                                      mine + channels, scratch.data()}, from, to);
+        kernels::channel_sums(
+            kernels::ChannelSums<T>{l.channels, 1, x + i, moved(g, i), shift + c, moved(scale, c), mine, mine + channels, scratch.data()}, from, to);
     });
     for (int64_t p = 0; p < (end - first) * parts; ++p) {
         const double* from = of_parts.data() + static_cast<std::size_t>(p) * 2 * channels;
@@ -161,14 +157,13 @@ void for_sets(const Layout& l, const Run& run) {
 template <class T>
 struct GroupStats {
     T *mean, *rstd, *rest;
-    GroupStats(const Tensor& stats, const Layout& l)
-        : mean(data<T>(stats)), rstd(mean + l.batch * l.groups), rest(rstd + l.batch * l.groups) {}
+    GroupStats(const Tensor& stats, const Layout& l) : mean(data<T>(stats)), rstd(mean + l.batch * l.groups), rest(rstd + l.batch * l.groups) {}
 };
 
 // Those of the examples [first, end). sums, shift: room for what is found on the way.
 template <class T>
-void find_stats(const Layout& l, int64_t first, int64_t end, const T* x, double eps, std::vector<double>& sums,
-                std::vector<T>& shift, const GroupStats<T>& stats) {
+void find_stats(const Layout& l, int64_t first, int64_t end, const T* x, double eps, std::vector<double>& sums, std::vector<T>& shift,
+                const GroupStats<T>& stats) {
     const int64_t per_group = l.channels / l.groups, all = l.batch * l.channels, width = per_group * l.inner;
     const auto inner = static_cast<double>(l.inner);
     for (int64_t i = first * l.channels; i < end * l.channels; ++i) {
@@ -237,8 +232,7 @@ struct Gradients {
 
 // With n = (x - mean) rstd and d = g weight:  rstd (d - mean(d) - n mean(d n)), means over the group.
 template <class T>
-Gradients gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const Tensor& weight, const Attrs& attrs, bool has_stats,
-                    const Loc& loc) {
+Gradients gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const Tensor& weight, const Attrs& attrs, bool has_stats, const Loc& loc) {
     const Layout l = layout_of(x, attrs.groups);
     const auto made_of = [&](int64_t n) { return detail::make_empty({n}, x.dtype(), cpu, loc); };
     Gradients made{empty_like(x, loc), made_of(l.channels), made_of(l.channels)};
@@ -274,8 +268,7 @@ Gradients gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const
                 at(b, i) = static_cast<T>(-rstd * mean_d - slope * off);
             }
         }
-        map<T>(l, first, end, data<T>(x), data<T>(g), {shift.data(), scale.data(), a.data(), b.data(), factor.data()},
-               data<T>(made.x));
+        map<T>(l, first, end, data<T>(x), data<T>(g), {shift.data(), scale.data(), a.data(), b.data(), factor.data()}, data<T>(made.x));
     });
     for (int64_t c = 0; c < l.channels; ++c) {
         double of_bias = 0, of_weight = 0;

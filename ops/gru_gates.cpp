@@ -6,9 +6,9 @@
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/composed_gradient_impl.h"
 #include "tapir/ops/copy.h"
-#include "tapir/ops/kernels/recurrent.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/into_impl.h"
+#include "tapir/ops/kernels/recurrent.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/recurrent_impl.h"
@@ -60,11 +60,9 @@ namespace {
 int64_t grain(int64_t width) { return 16 * 1024 / (width + 1) + 1; }
 
 template <class T>
-void run(int64_t rows, int64_t width, const Tensor& x, const Tensor& y, const Tensor& h, const Tensor& out,
-         const Tensor& kept) {
+void run(int64_t rows, int64_t width, const Tensor& x, const Tensor& y, const Tensor& h, const Tensor& out, const Tensor& kept) {
     const auto data = [](const Tensor& t) { return static_cast<T*>(t.raw_data()); };
-    const kernels::GruGates<T> args{rows,    width,     data(x), data(y),
-                                    data(h), data(out), static_cast<kernels::Kept<T>*>(kept.raw_data())};
+    const kernels::GruGates<T> args{rows, width, data(x), data(y), data(h), data(out), static_cast<kernels::Kept<T>*>(kept.raw_data())};
     if (on_gpu(out)) {
         for (const Tensor* t : {&x, &y, &h}) on_stream(*t);
         if (rows > 0) gpu::gru_gates(args);
@@ -74,12 +72,10 @@ void run(int64_t rows, int64_t width, const Tensor& x, const Tensor& y, const Te
 }
 
 template <class T>
-void run_backward(int64_t rows, int64_t width, const Tensor& kept, const Tensor& y, const Tensor& h, const Tensor& grad,
-                  const Tensor (&out)[3]) {
+void run_backward(int64_t rows, int64_t width, const Tensor& kept, const Tensor& y, const Tensor& h, const Tensor& grad, const Tensor (&out)[3]) {
     const auto data = [](const Tensor& t) { return static_cast<T*>(t.raw_data()); };
     const auto* activations = static_cast<const kernels::Kept<T>*>(kept.raw_data());
-    const kernels::GruGatesBackward<T> args{rows,       width,        activations,  data(y),     data(h),
-                                            data(grad), data(out[0]), data(out[1]), data(out[2])};
+    const kernels::GruGatesBackward<T> args{rows, width, activations, data(y), data(h), data(grad), data(out[0]), data(out[1]), data(out[2])};
     if (on_gpu(kept)) {
         for (const Tensor* t : {&kept, &y, &h, &grad}) on_stream(*t);
         if (rows > 0) gpu::gru_gates_backward(args);
@@ -119,8 +115,7 @@ void gru_gates_rule(Backward& b) {
     const Tensor kept = b.saved(0);
     const DType dtype = read_in(b.saved(3));
     const Tensor y = ready(b.saved(2), dtype), h = ready(b.saved(3), dtype), g = ready(b.grad(), dtype);
-    const Tensor out[] = {detail::make_empty_like(y.impl(), dtype, b.record().loc),
-                          detail::make_empty_like(y.impl(), dtype, b.record().loc),
+    const Tensor out[] = {detail::make_empty_like(y.impl(), dtype, b.record().loc), detail::make_empty_like(y.impl(), dtype, b.record().loc),
                           detail::make_empty_like(h.impl(), dtype, b.record().loc)};
     const int64_t rows = kept.shape().raw(0), width = kept.shape().raw(2);
     with_element_type(dtype, [&]<class T>() { run_backward<T>(rows, width, kept, y, h, g, out); });
@@ -160,8 +155,7 @@ Tensor step_of(const In& x_gates, const In& h_gates, const In& h, bool keeps, Te
     const auto [rows, width] = checked_sizes("gru_gates", x_gates.tensor, h_gates.tensor, h.tensor, loc);
 
     const DType read = read_in(h.tensor);
-    const Tensor x = ready(x_gates.tensor, read, loc), y = ready(h_gates.tensor, read, loc),
-                 state = ready(h.tensor, read, loc);
+    const Tensor x = ready(x_gates.tensor, read, loc), y = ready(h_gates.tensor, read, loc), state = ready(h.tensor, read, loc);
     detail::begin_op("gru_gates", state.impl(), loc);
     Tensor kept, out = detail::make_empty_like(state.impl(), read, loc);
     const std::initializer_list<const Tensor*> inputs{&x_gates.tensor, &h_gates.tensor, &h.tensor};
@@ -239,8 +233,8 @@ bool is_plain(const Tensor& t, DType dtype, int64_t numel) { return detail::is_p
 Sizes plain_sizes(const FormCall& x, int first, DType dtype) {
     const Tensor& h = x[first + 2];
     const int64_t width = h.dim() > 0 ? h.impl()->sizes[h.dim() - 1] : 0, numel = h.numel();
-    const bool fits = (dtype == float32 || dtype == float64) && width > 0 && is_plain(h, dtype, numel) &&
-                      is_plain(x[first], dtype, 3 * numel) && is_plain(x[first + 1], dtype, 3 * numel);
+    const bool fits = (dtype == float32 || dtype == float64) && width > 0 && is_plain(h, dtype, numel) && is_plain(x[first], dtype, 3 * numel) &&
+        is_plain(x[first + 1], dtype, 3 * numel);
     return fits ? Sizes{numel / width, width} : Sizes{0, 0};
 }
 
@@ -274,6 +268,7 @@ bool gru_gates_backward_into(const FormCall& x, const Tensor& first) {
 }  // namespace
 
 TAPIR_INTO_FORM(gru_gates, Call, unstated(), gru_gates_of(x, a), gru_gates_into, f("keep_activations", a.keep_activations));
-TAPIR_INTO_FORM(gru_gates_backward, BackwardCall, unstated(), gru_gates_backward_of(x, a), gru_gates_backward_into, f("has_activations", a.has_activations));
+TAPIR_INTO_FORM(gru_gates_backward, BackwardCall, unstated(), gru_gates_backward_of(x, a), gru_gates_backward_into,
+                f("has_activations", a.has_activations));
 
 }  // namespace tapir

@@ -22,7 +22,7 @@ class ScaleFactor {
         requires(std::is_arithmetic_v<T>)
     ScaleFactor(T factor) noexcept : values_{static_cast<double>(factor)}, count_(1) {}  // NOLINT: implicit by design
     /// Throws ValueError for more than 3.
-    ScaleFactor(std::initializer_list<double> factors, Loc loc = Loc::current());        // NOLINT
+    ScaleFactor(std::initializer_list<double> factors, Loc loc = Loc::current());  // NOLINT
 
     int count() const noexcept { return count_; }
     double operator[](int d) const noexcept { return values_[count_ == 1 ? 0 : d]; }
@@ -38,7 +38,7 @@ struct InterpolateOptions {
     /// "nearest" (whose positions are rounded down), "nearest-exact", "linear" (1 spatial dimension), "bilinear" (2), "bicubic" (2,
     /// Keys 1981 with a = -0.75), "trilinear" (3), "area" (adaptive_avg_pool).
     const char* mode = "nearest";
-    bool align_corners = false;     ///< linear and cubic modes: corner pixels keep their values; else pixels are areas
+    bool align_corners = false;           ///< linear and cubic modes: corner pixels keep their values; else pixels are areas
     bool recompute_scale_factor = false;  ///< positions by the sizes, not by the factor given, which may not make whole ones
 };
 

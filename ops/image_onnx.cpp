@@ -30,8 +30,10 @@ OnnxValue resampling_gradient(const OnnxCall& x) {
         dim.in = sizes.size() == 1 ? sizes[0] : sizes[k];
         if (!x.shape()[2 + k].is_number()) x.refuse("of images whose sizes are named dimensions");
         dim.out = x.shape()[2 + k].number();
-        dim.mode = mode == "nearest" ? kernels::Resampling::nearest : mode == "linear" ? kernels::Resampling::linear
-                   : mode == "cubic" ? kernels::Resampling::cubic : kernels::Resampling::nearest_exact;
+        dim.mode = mode == "nearest" ? kernels::Resampling::nearest
+            : mode == "linear"       ? kernels::Resampling::linear
+            : mode == "cubic"        ? kernels::Resampling::cubic
+                                     : kernels::Resampling::nearest_exact;
         dim.align_corners = x.flag("align_corners");
         const double factor = factor_of(x, 3 - dims + k);
         dim.scale = factor != 0 && !dim.align_corners ? 1 / factor : static_cast<double>(dim.in) / static_cast<double>(dim.out);
@@ -71,7 +73,10 @@ OnnxValue interpolate_of(const OnnxCall& x) {
     }
     const char* const place = x.flag("align_corners") ? "align_corners" : mode == "nearest" ? "asymmetric" : "half_pixel";
     OnnxAttributes attributes = {{"coordinate_transformation_mode", place},
-                                 {"mode", mode == "linear" ? "linear" : mode == "cubic" ? "cubic" : "nearest"}};
+                                 {"mode",
+                                  mode == "linear"      ? "linear"
+                                      : mode == "cubic" ? "cubic"
+                                                        : "nearest"}};
     if (mode == "cubic") attributes.emplace_back("cubic_coeff_a", -0.75);
     if (mode.substr(0, 7) == "nearest") attributes.emplace_back("nearest_mode", mode == "nearest" ? "floor" : "round_prefer_ceil");
     const OnnxValue none;
@@ -86,7 +91,7 @@ OnnxValue shuffled(const OnnxCall& x, const char* attribute, bool is_back) {
     const auto& in = x.shape();
     const auto& out = x.result_shape();
     OnnxSizes split = in.without_last(3);
-    const auto& small = is_back ? out : in;    // with many channels
+    const auto& small = is_back ? out : in;  // with many channels
     const auto& large = is_back ? in : out;
     OnnxInts order;
     const int n = split.count();
@@ -167,7 +172,8 @@ OnnxValues grid_sample_backward_of(const OnnxCall& x) {
         if (x.flag("of_grid")) {
             const OnnxValue gathered = x.reshape(x.node("GatherElements", {flat, index}, {{"axis", 2}}), out);
             const OnnxValue pixel = x.reduce("ReduceSum", g * where(x.unsqueeze(is_inside, {1}), gathered, none), {1}, false);
-            const OnnxValue times_x = by_column * (k % 2 ? along.slope : -along.slope), times_y = by_row * inside * (k / 2 ? down.slope : -down.slope);
+            const OnnxValue times_x = by_column * (k % 2 ? along.slope : -along.slope),
+                            times_y = by_row * inside * (k / 2 ? down.slope : -down.slope);
             const OnnxValue of_x = counted(pixel, times_x) * times_x, of_y = counted(pixel, times_y) * times_y;
             by_x = by_x.is_left_out() ? of_x : by_x + of_x;
             by_y = by_y.is_left_out() ? of_y : by_y + of_y;
@@ -244,7 +250,8 @@ class Ctc {
         const OnnxValue first = where(place_ == 0, x_.scalar(0, dtype_), never_);  // before the first step
         const OnnxValue begun = x_.expand(first, {n_, places_});
         builder.begin_graph();
-        const OnnxValue t = builder.graph_input(int64, nullptr), alpha = builder.graph_input(dtype_, nullptr), probs = builder.graph_input(dtype_, nullptr);
+        const OnnxValue t = builder.graph_input(int64, nullptr), alpha = builder.graph_input(dtype_, nullptr),
+                        probs = builder.graph_input(dtype_, nullptr);
         const OnnxValue sum = log_sum(x_, {alpha, moved(alpha, 1, never_), where(may_skip_, moved(alpha, 2, never_), never_)});
         const OnnxValue now = where(x_.unsqueeze(t < steps_, {1}), sum + emission(probs), alpha);
         OnnxValues outputs = {t + 1, now};
@@ -254,7 +261,8 @@ class Ctc {
             dtypes.push_back(dtype_);
         }
         const int body = builder.end_graph(outputs);
-        return x_.nodes("Scan", dtypes, {x_.scalar(0, int64), begun, log_probs_}, {{"num_scan_inputs", 1}, OnnxAttribute::graph("body", body)}).after(1);
+        return x_.nodes("Scan", dtypes, {x_.scalar(0, int64), begun, log_probs_}, {{"num_scan_inputs", 1}, OnnxAttribute::graph("body", body)})
+            .after(1);
     }
 
     // Back through time, a Scan whose state is the log-probability of all suffixes that begin at each place: for each step, without its
@@ -263,13 +271,16 @@ class Ctc {
         OnnxBuilder& builder = x_.builder();
         const OnnxValue begun = x_.filled({n_, places_}, -INFINITY, dtype_), end = x_.size_0d(x_.shape()[0]) - 1;
         builder.begin_graph();
-        const OnnxValue t = builder.graph_input(int64, nullptr), beta = builder.graph_input(dtype_, nullptr), probs = builder.graph_input(dtype_, nullptr);
+        const OnnxValue t = builder.graph_input(int64, nullptr), beta = builder.graph_input(dtype_, nullptr),
+                        probs = builder.graph_input(dtype_, nullptr);
         const OnnxValue sum = log_sum(x_, {beta, moved(beta, -1, never_), moved(where(may_skip_, beta, never_), -2, never_)});
         const OnnxValue at_end = where((place_ == last_) | (place_ == last_ - 1), x_.scalar(0, dtype_), never_);
         const OnnxValue behind = where(x_.unsqueeze(t == steps_ - 1, {1}), at_end, sum);
         const int body = builder.end_graph({t - 1, behind + emission(probs), behind});
         return x_.nodes("Scan", {int64, dtype_, dtype_}, {end, begun, log_probs_},
-                        {{"num_scan_inputs", 1}, {"scan_input_directions", OnnxInts{1}}, {"scan_output_directions", OnnxInts{1}},
+                        {{"num_scan_inputs", 1},
+                         {"scan_input_directions", OnnxInts{1}},
+                         {"scan_output_directions", OnnxInts{1}},
                          OnnxAttribute::graph("body", body)})[2];
     }
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "tapir/autograd/op_form.h"
-#include "tapir/core/fail_impl.h"
 #include "tapir/core/broadcast_impl.h"
+#include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/values_impl.h"
@@ -33,36 +33,27 @@ Tensor index_place(const Tensor& g, const Shape& whole, const Region& region, co
 
 }  // namespace
 
-TAPIR_OP(index, NoOnnx("GatherND"), index_rule, "Elements picked by index tensors and masks.",
-         TAPIR_SAMPLE("f(5,3) i(4)<5", x[0][x[1]]), TAPIR_SAMPLE("f(5,3) i(2,2)<5", x[0][x[1]]),
-         TAPIR_SAMPLE("f(4,3) b(4)", x[0][x[1]]), TAPIR_SAMPLE("f(4,3) b(4,3)", x[0][x[1]]),
-         TAPIR_SAMPLE("f(4,3) b(4,3)", masked_select(x[0], x[1])),
-         TAPIR_SAMPLE("f(4,3) b(3)", masked_select(x[0], x[1])), TAPIR_SAMPLE("f(3) b(4,1)", masked_select(x[0], x[1])),
-         TAPIR_SAMPLE_AS("f(4,5) i(3)<5", "x[0][:, x[1]]", x[0].index({Slice(), x[1]})),
+TAPIR_OP(index, NoOnnx("GatherND"), index_rule, "Elements picked by index tensors and masks.", TAPIR_SAMPLE("f(5,3) i(4)<5", x[0][x[1]]),
+         TAPIR_SAMPLE("f(5,3) i(2,2)<5", x[0][x[1]]), TAPIR_SAMPLE("f(4,3) b(4)", x[0][x[1]]), TAPIR_SAMPLE("f(4,3) b(4,3)", x[0][x[1]]),
+         TAPIR_SAMPLE("f(4,3) b(4,3)", masked_select(x[0], x[1])), TAPIR_SAMPLE("f(4,3) b(3)", masked_select(x[0], x[1])),
+         TAPIR_SAMPLE("f(3) b(4,1)", masked_select(x[0], x[1])), TAPIR_SAMPLE_AS("f(4,5) i(3)<5", "x[0][:, x[1]]", x[0].index({Slice(), x[1]})),
          TAPIR_SAMPLE_AS("f(4,5) i(3)<4 i(3)<5", "x[0][x[1], x[2]]", x[0].index({x[1], x[2]})),
          TAPIR_SAMPLE_AS("f(2,4,5) i(3,1)<4 i(2)<5", "x[0][:, x[1], x[2]]", x[0].index({Slice(), x[1], x[2]})),
          TAPIR_SAMPLE_AS("f(4,3,5) i(2)<4 i(2)<5", "x[0][x[1], :, x[2]]", x[0].index({x[1], Slice(), x[2]})),
          TAPIR_SAMPLE_AS("f(4,3,5) i(2)<5", "x[0][1, :, x[1]]", x[0].index({1, Slice(), x[1]})),
-         TAPIR_SAMPLE_AS("f(4,3,5) i(2)<3", "x[0][..., x[1], None, 1:4:2]",
-                         x[0].index({Ellipsis, x[1], None, Slice(1, 4, 2)})),
+         TAPIR_SAMPLE_AS("f(4,3,5) i(2)<3", "x[0][..., x[1], None, 1:4:2]", x[0].index({Ellipsis, x[1], None, Slice(1, 4, 2)})),
          TAPIR_SAMPLE_AS("f(4,3,5) b(3,5)", "x[0][:, x[1]]", x[0].index({Slice(), x[1]})),
          TAPIR_SAMPLE_AS("f(3,3,2) b(3) i(1)<3", "x[0][x[2], x[1]]", x[0].index({x[2], x[1]})),
          TAPIR_SAMPLE_AS("f(4,3) i()<4", "x[0][x[1]]", x[0].index({x[1]})));
-TAPIR_OP(index_place, NoOnnx("ScatterND"), index_place_rule,
-         "Zeros with values added where index would read: its gradient.",
-         TAPIR_SAMPLE_AS("f(3,2) i(3)<4", "",
-                         index_place(x[0], {4, 2}, Region{Shape(2), Shape(1), 0, 0}, x[1] * 2, Loc::current())));
+TAPIR_OP(index_place, NoOnnx("ScatterND"), index_place_rule, "Zeros with values added where index would read: its gradient.",
+         TAPIR_SAMPLE_AS("f(3,2) i(3)<4", "", index_place(x[0], {4, 2}, Region{Shape(2), Shape(1), 0, 0}, x[1] * 2, Loc::current())));
 TAPIR_OP(index_put, NoOnnx("ScatterND"), index_put_rule, "Overwrites what an index picks.",
-         TAPIR_SAMPLE_AS("f(4,3) f(3)", "x[0].clone().index_put_((torch.tensor(1),), x[1])",
-                         x[0].clone().index_put_({1}, x[1])),
-         TAPIR_SAMPLE_AS("f(4,3) f(2,1)", "torch.cat((x[0][:1], x[1].expand(2, 3), x[0][3:]))",
-                         x[0].clone().index_put_({Slice(1, 3)}, x[1])),
-         TAPIR_SAMPLE_AS("f(4,3) f()", "torch.cat((x[0][:, :2], x[1].expand(4, 1)), 1)",
-                         x[0].clone().index_put_({Ellipsis, -1}, x[1])),
+         TAPIR_SAMPLE_AS("f(4,3) f(3)", "x[0].clone().index_put_((torch.tensor(1),), x[1])", x[0].clone().index_put_({1}, x[1])),
+         TAPIR_SAMPLE_AS("f(4,3) f(2,1)", "torch.cat((x[0][:1], x[1].expand(2, 3), x[0][3:]))", x[0].clone().index_put_({Slice(1, 3)}, x[1])),
+         TAPIR_SAMPLE_AS("f(4,3) f()", "torch.cat((x[0][:, :2], x[1].expand(4, 1)), 1)", x[0].clone().index_put_({Ellipsis, -1}, x[1])),
          TAPIR_SAMPLE_AS("f(4,3) b(4)", "x[0].clone().index_put_((x[1],), torch.tensor(0.5, dtype=x[0].dtype))",
                          x[0].clone().index_put_({x[1]}, 0.5)),
-         TAPIR_SAMPLE_AS("f(4,3) b(4,3) f()", "x[0].clone().index_put_((x[1],), x[2])",
-                         x[0].clone().index_put_({x[1]}, x[2])),
+         TAPIR_SAMPLE_AS("f(4,3) b(4,3) f()", "x[0].clone().index_put_((x[1],), x[2])", x[0].clone().index_put_({x[1]}, x[2])),
          TAPIR_SAMPLE_AS("f(4,3) i(6)<4 f(6,3)", "", x[0].clone().index_put_({x[1]}, x[2])),
          TAPIR_SAMPLE_AS("f(4,3) i(2)<3 f(2)", "", x[0].clone().index_put_({Slice(1, 4), x[1]}, x[2])));
 TAPIR_OP(index_put_add, NoOnnx("ScatterND(add)"), index_put_add_rule, "Adds to what an index picks.",
@@ -73,9 +64,9 @@ TAPIR_OP(index_put_add, NoOnnx("ScatterND(add)"), index_put_add_rule, "Adds to w
          TAPIR_SAMPLE_AS("f(4,3) b(4) f()", "x[0].index_put((x[1],), x[2], accumulate=True)", x[0].index_put({x[1]}, x[2], true)),
          TAPIR_SAMPLE_AS("f(4,3) i(5)<3", "x[0].t().index_put((x[1],), torch.tensor(2.0, dtype=x[0].dtype), accumulate=True)",
                          x[0].t().index_put({x[1]}, 2, true)),
-         TAPIR_SAMPLE_AS("f(4,3) f(2,1)", "torch.cat((x[0][:1], x[0][1:3] + x[1], x[0][3:]))",
-                         x[0].index_put({Slice(1, 3)}, x[1], true)),
-         TAPIR_SAMPLE_AS("f(4,5) i(6)<5 f(3,6)", "torch.cat((x[0][:1], x[0][1:].index_put((torch.arange(x[2].shape[0])[:, None], x[1]), x[2], "
+         TAPIR_SAMPLE_AS("f(4,3) f(2,1)", "torch.cat((x[0][:1], x[0][1:3] + x[1], x[0][3:]))", x[0].index_put({Slice(1, 3)}, x[1], true)),
+         TAPIR_SAMPLE_AS("f(4,5) i(6)<5 f(3,6)",
+                         "torch.cat((x[0][:1], x[0][1:].index_put((torch.arange(x[2].shape[0])[:, None], x[1]), x[2], "
                          "accumulate=True)))",
                          x[0].index_put({Slice(1, None), x[1]}, x[2], true)));
 
@@ -91,16 +82,14 @@ struct PlaceCall {
 
 struct Plan {
     Region region;
-    Tensor positions;  // undefined: the region is a view
-    PickedIndex
-        picked{};  // instead, to be checked by the kernel that reads them first; `positions` are the checked ones
+    Tensor positions;      // undefined: the region is a view
+    PickedIndex picked{};  // instead, to be checked by the kernel that reads them first; `positions` are the checked ones
 };
 
 class Planner {
-  public:
+ public:
     // to_read: what is done first with the region is to read it.
-    Planner(const TensorImpl* x, const Shape& strides, bool to_read, const Loc& loc)
-        : x_(x), strides_(strides), to_read_(to_read), loc_(loc) {}
+    Planner(const TensorImpl* x, const Shape& strides, bool to_read, const Loc& loc) : x_(x), strides_(strides), to_read_(to_read), loc_(loc) {}
 
     Plan make(const Index* indices, std::size_t count) {
         const int whole = x_->rank - dims_taken(indices, count);
@@ -121,7 +110,7 @@ class Planner {
         return std::move(plan_);
     }
 
-  private:
+ private:
     const char* op() const { return to_read_ ? "index" : "index_put_"; }
 
     // How many of x's dimensions the indices speak of.
@@ -130,14 +119,9 @@ class Planner {
         for (std::size_t i = 0; i < count; ++i) {
             switch (indices[i].kind) {
                 case Index::Kind::integer:
-                case Index::Kind::slice:
-                    ++taken;
-                    break;
-                case Index::Kind::none:
-                    break;
-                case Index::Kind::ellipsis:
-                    ++ellipses;
-                    break;
+                case Index::Kind::slice: ++taken; break;
+                case Index::Kind::none: break;
+                case Index::Kind::ellipsis: ++ellipses; break;
                 case Index::Kind::tensor: {
                     const Tensor& t = indices[i].tensor;
                     if (!t.defined()) detail::fail_undefined(op(), loc_);
@@ -163,14 +147,10 @@ class Planner {
 
     void add(const Index& index) {
         switch (index.kind) {
-            case Index::Kind::integer:
-                return add_integer(index.slice.start);
-            case Index::Kind::slice:
-                return add_slice(index.slice);
-            case Index::Kind::none:
-                return append(1, 1);
-            default:
-                return add_tensor(index.tensor);
+            case Index::Kind::integer: return add_integer(index.slice.start);
+            case Index::Kind::slice: return add_slice(index.slice);
+            case Index::Kind::none: return append(1, 1);
+            default: return add_tensor(index.tensor);
         }
     }
 
@@ -234,8 +214,7 @@ class Planner {
         Shape strides = mask.shape();
         for (int d = 0; d < mask.dim(); ++d, ++dim_) {
             if (mask.shape().raw(d) != x_->sizes[dim_]) {
-                fail<IndexError>(loc_, "{}: a mask of shape {} does not fit dimension {} of shape {}", op(), mask.shape(),
-                                 dim_, shape());
+                fail<IndexError>(loc_, "{}: a mask of shape {} does not fit dimension {} of shape {}", op(), mask.shape(), dim_, shape());
             }
             strides.raw(d) = strides_.raw(dim_);
         }
@@ -272,9 +251,7 @@ Plan contiguous_plan(const Plan& plan, const Tensor& x, const Index* indices, st
     return Planner(x.impl(), strides, /*to_read=*/false, loc).make(indices, count);
 }
 
-Tensor view_of(const Tensor& x, const Region& region) {
-    return detail::make_view(x.impl(), region.sizes, region.strides, region.offset);
-}
+Tensor view_of(const Tensor& x, const Region& region) { return detail::make_view(x.impl(), region.sizes, region.strides, region.offset); }
 Part part_of(const Region& region) { return {region.sizes, region.strides, region.offset}; }
 
 Tensor read(const Tensor& x, const Plan& plan, const Loc& loc) {
@@ -309,8 +286,7 @@ Tensor index_place(const Tensor& g, const Shape& whole, const Region& region, co
     Tensor out = gradient_ops::zeros(whole, g.dtype(), g.device());
     add_region(out.impl(), region, positions, g);
     if (detail::thread.observed) {
-        record(index_place_op, loc, {&g}, out, {&positions}, region,
-               Told{index_place_op, {&g, &positions}}, PlaceCall{whole, region});
+        record(index_place_op, loc, {&g}, out, {&positions}, region, Told{index_place_op, {&g, &positions}}, PlaceCall{whole, region});
     }
     return out;
 }
@@ -332,9 +308,7 @@ Tensor taken(const Tensor& g, const Plan& plan, const Loc& loc) {
     return out;
 }
 
-void index_place_rule(Backward& b) {
-    b.give(0, taken(contiguous(b.grad()), {b.attrs<Region>(), b.saved(0)}, b.record().loc));
-}
+void index_place_rule(Backward& b) { b.give(0, taken(contiguous(b.grad()), {b.attrs<Region>(), b.saved(0)}, b.record().loc)); }
 
 // --- Writing ---------------------------------------------------------------------------------------------------------
 
@@ -354,8 +328,7 @@ void write(const Tensor& self, const Plan& plan, const Tensor& value, const Loc&
 
 void record_put(const OpInfo& op, const Tensor& self, const Plan& plan, const Tensor& value, const Loc& loc) {
     if (plan.positions.defined()) {
-        record(op, loc, {&self, &value}, self, {&plan.positions}, plan.region,
-               Told{op, {&self, &value, &plan.positions}}, plan.region);
+        record(op, loc, {&self, &value}, self, {&plan.positions}, plan.region, Told{op, {&self, &value, &plan.positions}}, plan.region);
     } else {
         record(op, loc, {&self, &value}, self, {}, plan.region);
     }
@@ -394,8 +367,7 @@ Plan plan_put(const Tensor& self, const Index* indices, std::size_t count, const
     Plan plan = make_plan(self, indices, count, /*to_read=*/false, loc);
     const Shape shape = plan.positions.defined() ? plan.region.shape(plan.positions.shape()) : plan.region.sizes;
     if (!detail::broadcasts_to(value.shape(), shape)) {
-        fail<ShapeError>(loc, "index_put_: a value of shape {} cannot be written into a region of shape {}",
-                         value.shape(), shape);
+        fail<ShapeError>(loc, "index_put_: a value of shape {} cannot be written into a region of shape {}", value.shape(), shape);
     }
     return plan;
 }
@@ -537,24 +509,16 @@ Tensor Tensor::operator[](const Index& index) const {
     const In self(*this, index.loc);
     detail::check_defined(self, "index");
     switch (index.kind) {
-        case Index::Kind::integer:
-            return tapir::select(self, 0, index.slice.start);
-        case Index::Kind::slice:
-            return tapir::slice(self, 0, index.slice);
-        case Index::Kind::none:
-            return tapir::unsqueeze(self, 0);
-        default:
-            return index_with(*this, &index, 1, index.loc);
+        case Index::Kind::integer: return tapir::select(self, 0, index.slice.start);
+        case Index::Kind::slice: return tapir::slice(self, 0, index.slice);
+        case Index::Kind::none: return tapir::unsqueeze(self, 0);
+        default: return index_with(*this, &index, 1, index.loc);
     }
 }
 
-Tensor Tensor::index(std::initializer_list<Index> indices, Loc loc) const {
-    return index_with(*this, indices.begin(), indices.size(), loc);
-}
+Tensor Tensor::index(std::initializer_list<Index> indices, Loc loc) const { return index_with(*this, indices.begin(), indices.size(), loc); }
 
-Tensor Tensor::index(const std::vector<Index>& indices, Loc loc) const {
-    return index_with(*this, indices.data(), indices.size(), loc);
-}
+Tensor Tensor::index(const std::vector<Index>& indices, Loc loc) const { return index_with(*this, indices.data(), indices.size(), loc); }
 
 Tensor& Tensor::index_put_(std::initializer_list<Index> indices, const Tensor& value, Flag accumulate, Loc loc) {
     put_at(*this, indices.begin(), indices.size(), value, accumulate, loc);
@@ -629,8 +593,7 @@ Tensor put_again(const OpInfo& op, const FormCall& x, const Region& region) {
 }  // namespace
 
 TAPIR_FORM(index, Region, unstated(), index_again(x, a), region_fields(f, a));
-TAPIR_FORM(index_place, PlaceCall, unstated(), place_again(x, a),
-           f("whole", a.whole); region_fields(f, a.region));
+TAPIR_FORM(index_place, PlaceCall, unstated(), place_again(x, a), f("whole", a.whole); region_fields(f, a.region));
 TAPIR_FORM(index_put, Region, same(t[0]), put_again(index_put_op, x, a), region_fields(f, a));
 TAPIR_FORM(index_put_add, Region, same(t[0]), put_again(index_put_add_op, x, a), region_fields(f, a));
 

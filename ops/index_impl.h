@@ -14,8 +14,7 @@ enum class Negative : std::uint8_t { from_end, refused };
 
 /// The index tensor as int64, contiguous, and without negative numbers: itself where it is so already. Throws
 /// DTypeError unless it is int64 or int32, IndexError "op: index 7 is out of range for dimension 1 of shape (3, 4)".
-Tensor checked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc,
-                     Negative negative = Negative::from_end);
+Tensor checked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc, Negative negative = Negative::from_end);
 
 /// The same for an op whose kernel reads each index: on a CUDA device that kernel checks them (one launch less), and it
 /// writes `checked`, which is not to be read before it.
@@ -29,8 +28,7 @@ struct PickedIndex {
     /// For a kernel on the GPU.
     kernels::IndexSource source() const;
 };
-PickedIndex picked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc,
-                         Negative negative = Negative::from_end);
+PickedIndex picked_index(const char* op, const Tensor& index, const Shape& shape, int dim, const Loc& loc, Negative negative = Negative::from_end);
 
 namespace detail {
 

@@ -91,8 +91,7 @@ class Picker {
     void add(const Index& index) {
         const int d = dim();
         switch (index.kind) {
-            case Index::Kind::integer:
-                return take({Way::select, view_, d, index.slice.start}, select(view_, d, index.slice.start));
+            case Index::Kind::integer: return take({Way::select, view_, d, index.slice.start}, select(view_, d, index.slice.start));
             case Index::Kind::slice: {
                 const Slice& range = index.slice;
                 keep(1);
@@ -100,9 +99,7 @@ class Picker {
                 if (!is_whole) take({Way::slice, view_, d, 0, range}, slice(view_, d, range));
                 return;
             }
-            case Index::Kind::none:
-                keep(1);
-                return take({Way::reshape, view_}, unsqueeze(view_, d));
+            case Index::Kind::none: keep(1); return take({Way::reshape, view_}, unsqueeze(view_, d));
             default: {
                 const Tensor there = index.tensor.to(view_.device());
                 return there.dtype() == bool_ ? add_mask(there) : add_integers(there);
@@ -276,8 +273,7 @@ Tensor traced_index(const Tensor& x, const Index* indices, std::size_t count, co
     return Picker(x, indices, count).read();
 }
 
-Tensor traced_index_put(const Tensor& x, const Index* indices, std::size_t count, const Tensor& value, bool accumulate,
-                        const Loc& loc) {
+Tensor traced_index_put(const Tensor& x, const Index* indices, std::size_t count, const Tensor& value, bool accumulate, const Loc& loc) {
     const detail::ComposedOp composed("index_put");
     const detail::RecordedParts parts(loc);
     return Picker(x, indices, count).with(value.to(x.device(), x.dtype()), accumulate);

@@ -47,14 +47,12 @@ TAPIR_OP(interpolate, "Resize", interpolate_rule, "Images resampled.",
                          interpolate(x[0], {.scale_factor = {1.6, 0.7}, .mode = "bicubic"})),
          TAPIR_SAMPLE_AS("f(1,2,2,3,4)", "nn.functional.interpolate(x[0], (3, 2, 6), mode='trilinear')",
                          interpolate(x[0], {.size = {3, 2, 6}, .mode = "trilinear"})),
-         TAPIR_SAMPLE_AS("f(1,2,5,4)", "nn.functional.interpolate(x[0], (2, 3), mode='area')",
-                         interpolate(x[0], {.size = {2, 3}, .mode = "area"})));
+         TAPIR_SAMPLE_AS("f(1,2,5,4)", "nn.functional.interpolate(x[0], (2, 3), mode='area')", interpolate(x[0], {.size = {2, 3}, .mode = "area"})));
 TAPIR_OP(pixel_shuffle, "DepthToSpace", pixel_shuffle_rule, "Channels as pixels.", TAPIR_SAMPLE("f(2,8,2,3)", pixel_shuffle(x[0], 2)),
          TAPIR_SAMPLE("f(9,1,2)", pixel_shuffle(x[0], 3)));
 TAPIR_OP(pixel_unshuffle, "SpaceToDepth", pixel_unshuffle_rule, "Pixels as channels.", TAPIR_SAMPLE("f(2,4,6)", pixel_unshuffle(x[0], 2)),
          TAPIR_SAMPLE("f(2,1,3,6)", pixel_unshuffle(x[0], 3)));
-TAPIR_OP(channel_shuffle, NoOnnx("Reshape, Transpose"), Composed, "Channels dealt out.",
-         TAPIR_SAMPLE("f(2,6,2,2)", channel_shuffle(x[0], 3)));
+TAPIR_OP(channel_shuffle, NoOnnx("Reshape, Transpose"), Composed, "Channels dealt out.", TAPIR_SAMPLE("f(2,6,2,2)", channel_shuffle(x[0], 3)));
 
 namespace {
 
@@ -318,8 +316,7 @@ struct Shuffle {
     }
     Tensor all_of_small(const Tensor& small) const {
         const Shape s = strides(small);
-        return detail::make_view(small.impl(), {images, channels, r, r, height, width}, {s[0], r * r * s[1], r * s[1], s[1], s[2], s[3]},
-                                 0);
+        return detail::make_view(small.impl(), {images, channels, r, r, height, width}, {s[0], r * r * s[1], r * s[1], s[1], s[2], s[3]}, 0);
     }
 
  private:
@@ -339,15 +336,13 @@ Tensor shuffled(const OpInfo& op, const Tensor& x, const Shuffle& s, const Shape
         const detail::UnrecordedPartsOf parts(loc);
         const bool is_last = x.dim() == 4 && wants_channels_last(x);
         const Tensor from = is_last ? x : x.contiguous(loc);
-        out =
-            is_last ? detail::make_channels_last(shape, x.dtype(), x.device(), loc) : detail::make_empty(shape, x.dtype(), x.device(), loc);
+        out = is_last ? detail::make_channels_last(shape, x.dtype(), x.device(), loc) : detail::make_empty(shape, x.dtype(), x.device(), loc);
         if (out.numel() > 0 && (on_gpu(x) || is_last)) {
             to_large ? copy_elements(s.all_of_large(out), s.all_of_small(from)) : copy_elements(s.all_of_small(out), s.all_of_large(from));
         }
         for (int64_t at = 0; out.numel() > 0 && !on_gpu(x) && !is_last && at < s.r * s.r; ++at) {
             const int64_t i = at / s.r, j = at % s.r;
-            to_large ? copy_elements(s.of_large(out, i, j), s.of_small(from, i, j))
-                     : copy_elements(s.of_small(out, i, j), s.of_large(from, i, j));
+            to_large ? copy_elements(s.of_large(out, i, j), s.of_small(from, i, j)) : copy_elements(s.of_small(out, i, j), s.of_large(from, i, j));
         }
     }
     record(op, loc, {&x}, out, {}, s.r);

@@ -11,8 +11,8 @@ Isa detect() {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-                        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl");
     Isa best = avx512 ? Isa::avx512 : avx2 ? Isa::avx2 : Isa::baseline;
     if (const char* wish = std::getenv("TAPIR_ISA")) {
         if (std::strcmp(wish, "baseline") == 0) best = Isa::baseline;

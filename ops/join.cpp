@@ -42,14 +42,12 @@ void stack_rule(Backward& b) {
 
 }  // namespace
 
-TAPIR_OP(cat, "Concat", cat_rule, "Tensors joined along an existing dimension.",
-         TAPIR_SAMPLE("f(3) f(4)", cat({x[0], x[1]})), TAPIR_SAMPLE("f(3,2) f(3,4) f(3,1)", cat({x[0], x[1], x[2]}, 1)),
-         TAPIR_SAMPLE("f(2,3) f(1,3)", cat({x[0], x[1], x[0]}, -2)),
+TAPIR_OP(cat, "Concat", cat_rule, "Tensors joined along an existing dimension.", TAPIR_SAMPLE("f(3) f(4)", cat({x[0], x[1]})),
+         TAPIR_SAMPLE("f(3,2) f(3,4) f(3,1)", cat({x[0], x[1], x[2]}, 1)), TAPIR_SAMPLE("f(2,3) f(1,3)", cat({x[0], x[1], x[0]}, -2)),
          TAPIR_SAMPLE("f(2,3,2) f(2,1,2)", cat({x[0], x[1]}, 1)), TAPIR_SAMPLE("f(0) f(3,2)", cat({x[0], x[1]})),
          TAPIR_SAMPLE("f(2,0,3) f(2,2,3)", cat({x[0], x[1]}, -2)));
 TAPIR_OP(stack, NoOnnx("Unsqueeze, Concat"), stack_rule, "Tensors of one shape joined along a new dimension.",
-         TAPIR_SAMPLE("f(3) f(3)", stack({x[0], x[1]})),
-         TAPIR_SAMPLE("f(2,3) f(2,3) f(2,3)", stack({x[0], x[1], x[2]}, 1)),
+         TAPIR_SAMPLE("f(3) f(3)", stack({x[0], x[1]})), TAPIR_SAMPLE("f(2,3) f(2,3) f(2,3)", stack({x[0], x[1], x[2]}, 1)),
          TAPIR_SAMPLE("f(2,3) f(2,3)", stack({x[0], x[1], x[0]}, -1)), TAPIR_SAMPLE("f() f()", stack({x[0], x[1]})));
 
 namespace {
@@ -108,14 +106,12 @@ void begin_join(const char* op, const TensorList& list, Join& join) {
     add_input(op, list, list[0], join);
 }
 
-[[noreturn, gnu::cold, gnu::noinline]] void fail_cat(const char* op, const TensorList& list, const TensorImpl* a, const TensorImpl* b,
-                                                     int d) {
+[[noreturn, gnu::cold, gnu::noinline]] void fail_cat(const char* op, const TensorList& list, const TensorImpl* a, const TensorImpl* b, int d) {
     if (a->rank != b->rank) {
         fail<ShapeError>(list.loc, "{}: shapes {} and {} differ in their number of dimensions", op, Shape(a->sizes, a->rank),
                          Shape(b->sizes, b->rank));
     }
-    fail<ShapeError>(list.loc, "{}: shapes {} and {} differ in another dimension than {}", op, Shape(a->sizes, a->rank),
-                     Shape(b->sizes, b->rank), d);
+    fail<ShapeError>(list.loc, "{}: shapes {} and {} differ in another dimension than {}", op, Shape(a->sizes, a->rank), Shape(b->sizes, b->rank), d);
 }
 
 Join plan_cat(const char* op, const TensorList& list, int dim) {
@@ -148,8 +144,7 @@ Join plan_stack(const TensorList& list, int dim) {
     begin_join("stack", list, join);
     const TensorImpl* first = list[0].impl();
     const int d = join.dim = detail::wrap_dim(dim, first->rank + 1, "stack", list.loc);
-    if (first->rank == kMaxRank)
-        fail<ShapeError>(list.loc, "stack: at most {} dimensions, got {}", kMaxRank, kMaxRank + 1);
+    if (first->rank == kMaxRank) fail<ShapeError>(list.loc, "stack: at most {} dimensions, got {}", kMaxRank, kMaxRank + 1);
     for (std::size_t i = 1; i < list.size; ++i) {
         add_input("stack", list, list[i], join);
         if (!same_sizes(first, list[i].impl())) [[unlikely]]
@@ -255,8 +250,8 @@ void finish_cat(const TensorList& list, const Join& join, const Tensor& out, boo
     }
     TensorImpl* result = out.impl();
     const RecordArgs told{cat_op, list.loc, joined.data(), joined_count, &result, 1, nullptr, 0, &join.dim, sizeof(join.dim)};
-    finish_op({cat_op, list.loc, inputs.data(), count, &result, 1, nullptr, 0, attrs.data(),
-               static_cast<std::size_t>(1 + count) * sizeof(int64_t), false, nullptr, 0, &told},
+    finish_op({cat_op, list.loc, inputs.data(), count, &result, 1, nullptr, 0, attrs.data(), static_cast<std::size_t>(1 + count) * sizeof(int64_t),
+               false, nullptr, 0, &told},
               recorded);
 }
 
@@ -264,8 +259,7 @@ void finish_stack(const TensorList& list, const Join& join, const Tensor& out, b
     Room<const Tensor*> inputs(list.size);
     for (std::size_t i = 0; i < list.size; ++i) inputs.data()[i] = &list[i];
     TensorImpl* result = out.impl();
-    finish_op({stack_op, list.loc, inputs.data(), static_cast<int>(list.size), &result, 1, nullptr, 0, &join.dim, sizeof(join.dim)},
-              recorded);
+    finish_op({stack_op, list.loc, inputs.data(), static_cast<int>(list.size), &result, 1, nullptr, 0, &join.dim, sizeof(join.dim)}, recorded);
 }
 
 // More tensors than one record holds are joined in groups, and the groups are joined.

@@ -8,9 +8,9 @@
 #include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/composed_gradient_impl.h"
 #include "tapir/ops/copy.h"
+#include "tapir/ops/elementwise.h"
 #include "tapir/ops/into_impl.h"
 #include "tapir/ops/kernels/normalization.h"
-#include "tapir/ops/elementwise.h"
 #include "tapir/ops/normalization_impl.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
@@ -72,13 +72,12 @@ Tensor as_rows(const Tensor& x, DType dtype, const Loc& loc = {}) {
 template <class T>
 void run(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, const Tensor& y, const Tensor& stats, int64_t width) {
     const int64_t rows = x.numel() / width;
-    const kernels::LayerNorm<T> args{width,      eps,           data<T>(x), data<T>(weight), data<T>(bias), data<T>(y),
-                                     data<T>(stats), stats.defined() ? data<T>(stats) + rows : nullptr};
+    const kernels::LayerNorm<T> args{width,         eps,        data<T>(x),     data<T>(weight),
+                                     data<T>(bias), data<T>(y), data<T>(stats), stats.defined() ? data<T>(stats) + rows : nullptr};
     parallel_for(rows, 32 * 1024 / width + 1, [&](int64_t begin, int64_t end) { kernels::layer_norm(args, begin, end); });
 }
 
-void run_on_gpu(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, const Tensor& y, const Tensor& stats,
-                int64_t width) {
+void run_on_gpu(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, const Tensor& y, const Tensor& stats, int64_t width) {
     const int64_t rows = x.numel() / width;
     if (rows == 0) return;
     std::byte* mean = on_stream<std::byte>(stats);
@@ -97,8 +96,8 @@ void run_forward(const Tensor& x, const Tensor& weight, const Tensor& bias, doub
     }
 }
 
-void run_backward_on_gpu(const Tensor& g, const Tensor& x, const Tensor& weight, const Tensor& stats, const Tensor& grad_x,
-                         const Tensor& grad_weight, const Tensor& grad_bias, int64_t width) {
+void run_backward_on_gpu(const Tensor& g, const Tensor& x, const Tensor& weight, const Tensor& stats, const Tensor& grad_x, const Tensor& grad_weight,
+                         const Tensor& grad_bias, int64_t width) {
     const int64_t rows = x.numel() / width;
     if (rows == 0) {
         const detail::UnrecordedParts parts;
@@ -109,14 +108,14 @@ void run_backward_on_gpu(const Tensor& g, const Tensor& x, const Tensor& weight,
     }
     const std::byte* mean = on_stream<std::byte>(stats);
     gpu::layer_norm_backward({x.dtype(), rows, width, on_stream(g), on_stream(x), on_stream(weight), mean,
-                              mean + rows * static_cast<int64_t>(itemsize(stats.dtype())), on_stream(grad_x),
-                              on_stream(grad_weight), on_stream(grad_bias)});
+                              mean + rows * static_cast<int64_t>(itemsize(stats.dtype())), on_stream(grad_x), on_stream(grad_weight),
+                              on_stream(grad_bias)});
 }
 
 // The sums over rows go to as many buffers as the rows alone say, so that the number of threads does not change them.
 template <class T>
-void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, const Tensor& stats, const Tensor& grad_x,
-                  const Tensor& grad_weight, const Tensor& grad_bias, int64_t width) {
+void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, const Tensor& stats, const Tensor& grad_x, const Tensor& grad_weight,
+                  const Tensor& grad_bias, int64_t width) {
     const int64_t rows = x.numel() / width;
     const int64_t block = std::max<int64_t>((rows + 15) / 16, 32 * 1024 / width + 1);
     const int64_t blocks = std::max<int64_t>((rows + block - 1) / block, 1);  // no rows sum up to zeros
@@ -124,8 +123,9 @@ void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, const 
     const Tensor weight_sums = sums(grad_weight), bias_sums = sums(grad_bias);
     const auto part = [&](const Tensor& t, int64_t i) { return t.defined() ? data<double>(t) + i * width : nullptr; };
     const auto one_block = [&](int64_t i) {
-        const kernels::LayerNormBackward<T> args{width, data<T>(g), data<T>(x), data<T>(weight), data<T>(stats),
-                                                 data<T>(stats) + rows, data<T>(grad_x), part(weight_sums, i), part(bias_sums, i)};
+        const kernels::LayerNormBackward<T> args{width,           data<T>(g),           data<T>(x),
+                                                 data<T>(weight), data<T>(stats),       data<T>(stats) + rows,
+                                                 data<T>(grad_x), part(weight_sums, i), part(bias_sums, i)};
         kernels::layer_norm_backward(args, i * block, std::min((i + 1) * block, rows));
     };
     parallel_blocks(blocks, one_block);
@@ -203,8 +203,7 @@ void check(const In& x, const Shape& row_shape, const Tensor& parameter, const c
         fail<ShapeError>(x.loc, "layer_norm: the {} has shape {}, expected {}", what, parameter.shape(), row_shape);
     }
     if (parameter.dtype() != x.tensor.dtype()) {
-        fail<DTypeError>(x.loc, "layer_norm: the {} has dtype {}, the input has {}", what, name(parameter.dtype()),
-                         name(x.tensor.dtype()));
+        fail<DTypeError>(x.loc, "layer_norm: the {} has dtype {}, the input has {}", what, name(parameter.dtype()), name(x.tensor.dtype()));
     }
     detail::check_same_device("layer_norm", x.tensor, parameter, x.loc);
 }
@@ -266,8 +265,7 @@ Tensor layer_norm(In x, const Shape& normalized_shape, const Tensor& weight, con
 
     const DType compute = computed_in(dtype), read = read_in(x.tensor);
     const int64_t width = normalized_shape.numel();
-    const Tensor rows = as_rows(x.tensor, read, x.loc), scale = as_rows(weight, read, x.loc),
-                 shift = as_rows(bias, read, x.loc);
+    const Tensor rows = as_rows(x.tensor, read, x.loc), scale = as_rows(weight, read, x.loc), shift = as_rows(bias, read, x.loc);
     detail::begin_op("layer_norm", rows.impl(), x.loc);
     Tensor y = detail::make_empty_like(rows.impl(), read, x.loc), stats;
     const bool record_it = recording(x.loc, {&x.tensor, &weight, &bias}) != nullptr;
@@ -299,7 +297,7 @@ Tensor layer_norm_of(const FormCall& x, const Call& a) {
 // Whether the kernels can be given them as they are.
 bool are_plain(std::initializer_list<const Tensor*> tensors, DType dtype) {
     return (dtype == float32 || dtype == float64) &&
-           std::all_of(tensors.begin(), tensors.end(), [&](const Tensor* t) { return !t->defined() || detail::is_plain(t->impl(), dtype); });
+        std::all_of(tensors.begin(), tensors.end(), [&](const Tensor* t) { return !t->defined() || detail::is_plain(t->impl(), dtype); });
 }
 
 // The width of the rows; 0: there are none, or these are no operands of the op.
@@ -348,9 +346,7 @@ bool layer_norm_backward_into(const FormCall& x, const Tensor& out) {
     return true;
 }
 
-void call_fields(Fields& f, Call& a) {
-    f("normalized_shape", a.normalized_shape)("eps", a.eps)("has_weight", a.has_weight)("has_bias", a.has_bias);
-}
+void call_fields(Fields& f, Call& a) { f("normalized_shape", a.normalized_shape)("eps", a.eps)("has_weight", a.has_weight)("has_bias", a.has_bias); }
 
 }  // namespace
 

@@ -58,8 +58,9 @@ OnnxValue convolution_of(const OnnxCall& x) {
     OnnxInts pads = pads_of(x, dims);
     OnnxValues operands = {cropped(x, x[0], pads, dims), x[1]};
     if (x.count() > 2) operands.push_back(x[2]);
-    return x.node("Conv", operands, {{"strides", spatial(x, "stride", dims)}, {"pads", pads}, {"dilations", spatial(x, "dilation", dims)},
-                                     {"group", x.integer("groups")}});
+    return x.node(
+        "Conv", operands,
+        {{"strides", spatial(x, "stride", dims)}, {"pads", pads}, {"dilations", spatial(x, "dilation", dims)}, {"group", x.integer("groups")}});
 }
 
 OnnxValue conv_transpose_of(const OnnxCall& x) {
@@ -82,8 +83,8 @@ OnnxValue conv_transpose_of(const OnnxCall& x) {
     }
     OnnxValues operands = {x[0], x[1]};
     if (x.count() > 2 && !any) operands.push_back(x[2]);
-    OnnxValue y = x.node("ConvTranspose", operands, {{"strides", stride}, {"pads", pads}, {"dilations", dilation}, {"output_padding", output},
-                                                    {"group", x.integer("groups")}});
+    OnnxValue y = x.node("ConvTranspose", operands,
+                         {{"strides", stride}, {"pads", pads}, {"dilations", dilation}, {"output_padding", output}, {"group", x.integer("groups")}});
     if (!any) return y;
     OnnxInts around = {0, 0};
     around.append(more.first(dims));
@@ -141,8 +142,7 @@ struct Pool {
     bool is_adaptive = false, has_known_sizes = true;
 
     // in, out: the spatial sizes of what is pooled and of the result.
-    Pool(const OnnxCall& x, const OnnxSizes& in, const OnnxSizes& out, bool has_dilation)
-        : dims(in.count() - 2) {
+    Pool(const OnnxCall& x, const OnnxSizes& in, const OnnxSizes& out, bool has_dilation) : dims(in.count() - 2) {
         is_adaptive = !x.sizes("output_size").empty();
         OnnxInts kernel, stride, pad, dilation;
         if (!is_adaptive) {
@@ -503,13 +503,12 @@ int64_t block_of(const OnnxInts& layouts, int source, int gate, int children) { 
 struct LstmStep {
     int children, first, sources;
     OnnxInts layouts;
-    OnnxSizes shape;  // of the state
-    OnnxValues gates;           // activated, in their order
+    OnnxSizes shape;   // of the state
+    OnnxValues gates;  // activated, in their order
     OnnxValue c;
 
     LstmStep(const OnnxCall& x, int first_source, const OnnxSizes& state)
-        : children(x.small("children")), first(first_source), sources(x.count() - first - children),
-          layouts(x.integers("layouts")), shape(state) {
+        : children(x.small("children")), first(first_source), sources(x.count() - first - children), layouts(x.integers("layouts")), shape(state) {
         OnnxValues rows;
         for (int s = 0; s < sources; ++s) {  // (..., blocks, width) as (..., blocks * width)
             OnnxSizes of_source = shape;

@@ -89,7 +89,7 @@ class NormOrd {
  public:
     template <class T>
         requires(std::is_arithmetic_v<T> && !std::is_same_v<T, bool>)
-    NormOrd(T number) noexcept : number_(static_cast<double>(number)) {}  // NOLINT: implicit by design
+    NormOrd(T number) noexcept : number_(static_cast<double>(number)) {}                                  // NOLINT: implicit by design
     NormOrd(const char* word, Loc loc = Loc::current()) : word_(detail::given_view(word, loc).data()) {}  // NOLINT
     /// Null for a number.
     const char* word() const noexcept { return word_; }

@@ -46,7 +46,6 @@ Tensor definite(const Tensor& x) { return matmul(x, transpose(x, -1, -2)) + eye(
 #define TAPIR_SYMMETRIC "(x[0] + x[0].mT)"
 #define TAPIR_DEFINITE "(x[0] @ x[0].mT + eye(x[0].shape[-2], dtype=x[0].dtype))"
 
-
 std::vector<Tensor> list(const linalg::QRResult& r) { return r.q.defined() ? std::vector{r.q, r.r} : std::vector{r.r}; }
 // Vectors are determined up to their signs: of a matrix and its vectors, what does not depend on them.
 std::vector<Tensor> without_signs(const linalg::EighResult& r) { return {r.eigenvalues, square(r.eigenvectors)}; }
@@ -61,26 +60,21 @@ TAPIR_OP(linalg_cholesky, NoOnnx("custom"), cholesky_rule, "The triangular l wit
          TAPIR_SAMPLE_AS("f(2,3,3)", "linalg.cholesky(" TAPIR_DEFINITE ", upper=True)", linalg::cholesky(definite(x[0]), true)),
          TAPIR_SAMPLE_AS("f(3,2) u(3,3)", "cholesky_solve(x[0], x[1].tril())", linalg::cholesky_solve(x[0], tril(x[1]))));
 TAPIR_OP(linalg_qr, NoOnnx("custom"), qr_rule, "Orthogonal columns times an upper triangle.",
-         TAPIR_SAMPLE_AS("f(4,3)", "linalg.qr(x[0])", list(linalg::qr(x[0]))),
-         TAPIR_SAMPLE_AS("f(2,2,4)", "linalg.qr(x[0])", list(linalg::qr(x[0]))),
+         TAPIR_SAMPLE_AS("f(4,3)", "linalg.qr(x[0])", list(linalg::qr(x[0]))), TAPIR_SAMPLE_AS("f(2,2,4)", "linalg.qr(x[0])", list(linalg::qr(x[0]))),
          TAPIR_SAMPLE_AS("f(5,2) f(5,3)", "linalg.lstsq(x[0], x[1])[0]", linalg::lstsq(x[0], x[1])),
          TAPIR_SAMPLE_AS("f(2,4) f(2,1)", "linalg.lstsq(x[0], x[1])[0]", linalg::lstsq(x[0], x[1])));
 TAPIR_OP(linalg_eigh, NoOnnx("custom"), eigh_rule, "Eigenvalues and eigenvectors of symmetric matrices.",
-         TAPIR_SAMPLE_AS("f(3,3)", "(lambda r: (r[0], r[1] ** 2))(linalg.eigh(" TAPIR_SYMMETRIC "))",
-                         without_signs(linalg::eigh(symmetric(x[0])))));
+         TAPIR_SAMPLE_AS("f(3,3)", "(lambda r: (r[0], r[1] ** 2))(linalg.eigh(" TAPIR_SYMMETRIC "))", without_signs(linalg::eigh(symmetric(x[0])))));
 TAPIR_OP(linalg_eigvalsh, NoOnnx("custom"), eigvalsh_rule, "Eigenvalues of symmetric matrices.",
          TAPIR_SAMPLE_AS("f(2,4,4)", "linalg.eigvalsh(" TAPIR_SYMMETRIC ")", linalg::eigvalsh(symmetric(x[0]))));
 TAPIR_OP(linalg_svd, NoOnnx("custom"), svd_rule, "Singular values and vectors.",
-         TAPIR_SAMPLE_AS(
-             "f(4,3)",
-             "(lambda r: (r[1], r[0] ** 2, r[2] ** 2, r[0] @ (r[1] ** 2).diag_embed() @ r[2]))(linalg.svd(x[0], full_matrices=False))",
-             without_signs(linalg::svd(x[0], false))),
-         TAPIR_SAMPLE_AS(
-             "f(2,2,3)",
-             "(lambda r: (r[1], r[0] ** 2, r[2] ** 2, r[0] @ (r[1] ** 2).diag_embed() @ r[2]))(linalg.svd(x[0], full_matrices=False))",
-             without_signs(linalg::svd(x[0], false))));
-TAPIR_OP(linalg_svdvals, NoOnnx("custom"), svdvals_rule, "Singular values.",
-         TAPIR_SAMPLE_AS("f(3,4)", "linalg.svdvals(x[0])", linalg::svdvals(x[0])),
+         TAPIR_SAMPLE_AS("f(4,3)",
+                         "(lambda r: (r[1], r[0] ** 2, r[2] ** 2, r[0] @ (r[1] ** 2).diag_embed() @ r[2]))(linalg.svd(x[0], full_matrices=False))",
+                         without_signs(linalg::svd(x[0], false))),
+         TAPIR_SAMPLE_AS("f(2,2,3)",
+                         "(lambda r: (r[1], r[0] ** 2, r[2] ** 2, r[0] @ (r[1] ** 2).diag_embed() @ r[2]))(linalg.svd(x[0], full_matrices=False))",
+                         without_signs(linalg::svd(x[0], false))));
+TAPIR_OP(linalg_svdvals, NoOnnx("custom"), svdvals_rule, "Singular values.", TAPIR_SAMPLE_AS("f(3,4)", "linalg.svdvals(x[0])", linalg::svdvals(x[0])),
          TAPIR_SAMPLE_AS("f(2,3,4)", "linalg.matrix_norm(x[0], 'nuc')", linalg::matrix_norm(x[0], "nuc")),
          TAPIR_SAMPLE_AS("f(2,3,4)", "linalg.matrix_norm(x[0], 2)", linalg::matrix_norm(x[0], 2)),
          TAPIR_SAMPLE_AS("f(2,3,4)", "linalg.matrix_norm(x[0], -1)", linalg::matrix_norm(x[0], -1)),
@@ -92,13 +86,11 @@ TAPIR_OP(linalg_svdvals, NoOnnx("custom"), svdvals_rule, "Singular values.",
          TAPIR_SAMPLE_AS("f(3,4)", "linalg.norm(x[0], 'fro')", linalg::norm(x[0], "fro")),
          TAPIR_SAMPLE_AS("f(3,4)", "linalg.norm(x[0], 3, 1, True)", linalg::norm(x[0], 3, {1}, true)),
          TAPIR_SAMPLE_AS("f(4)", "linalg.norm(x[0], 1)", linalg::norm(x[0], 1)));
-TAPIR_OP(linalg_pinv, NoOnnx("custom"), pinv_rule, "The Moore-Penrose inverse.",
-         TAPIR_SAMPLE_AS("f(4,3)", "linalg.pinv(x[0])", linalg::pinv(x[0])),
+TAPIR_OP(linalg_pinv, NoOnnx("custom"), pinv_rule, "The Moore-Penrose inverse.", TAPIR_SAMPLE_AS("f(4,3)", "linalg.pinv(x[0])", linalg::pinv(x[0])),
          TAPIR_SAMPLE_AS("f(2,2,3)", "linalg.pinv(x[0])", linalg::pinv(x[0])));
 TAPIR_OP(linalg_matrix_rank, NoOnnx("custom"), NonDiff, "How many singular values are not 0.",
          TAPIR_SAMPLE_AS("f(3,4)", "linalg.matrix_rank(x[0])", linalg::matrix_rank(x[0])),
-         TAPIR_SAMPLE_AS("f(2,3,1)", "linalg.matrix_rank(x[0] @ x[0].mT)",
-                         linalg::matrix_rank(matmul(x[0], transpose(x[0], -1, -2)), 1e-4)));
+         TAPIR_SAMPLE_AS("f(2,3,1)", "linalg.matrix_rank(x[0] @ x[0].mT)", linalg::matrix_rank(matmul(x[0], transpose(x[0], -1, -2)), 1e-4)));
 
 namespace {
 
@@ -310,8 +302,7 @@ EighResult eigh_of(const In& a, const char* uplo, bool vectors) {
         if (vectors) result.eigenvectors = result_of(columns, a->device);
     }
     if (vectors) {
-        record_many(linalg_eigh_op, a.loc, {a.tensor}, {result.eigenvalues, result.eigenvectors},
-                    {result.eigenvalues, result.eigenvectors});
+        record_many(linalg_eigh_op, a.loc, {a.tensor}, {result.eigenvalues, result.eigenvectors}, {result.eigenvalues, result.eigenvectors});
     } else {
         record(linalg_eigvalsh_op, a.loc, {&a.tensor}, result.eigenvalues, {&a.tensor});
     }
@@ -429,15 +420,16 @@ Tensor matrix_rank(In a, double rtol) {
     check_matrices("linalg::matrix_rank", a, false);
     begin(linalg_matrix_rank_op, a);
     const CallerScope caller(a.loc);
-    return unrecorded_op(linalg_matrix_rank_op, a.loc, {&a.tensor}, [&] {
-        const Tensor s = svd_of(a, 'N').s;
-        return sum(is_counted(s, rtol < 0 ? default_tolerance(a.tensor) : rtol), {-1});
-    }, RankAttrs{rtol});
+    return unrecorded_op(
+        linalg_matrix_rank_op, a.loc, {&a.tensor},
+        [&] {
+            const Tensor s = svd_of(a, 'N').s;
+            return sum(is_counted(s, rtol < 0 ? default_tolerance(a.tensor) : rtol), {-1});
+        },
+        RankAttrs{rtol});
 }
 
-Tensor vector_norm(In x, double p, const Dims& dims, Flag keepdim) {
-    return reduction::norm_of("linalg::vector_norm", x, p, dims, keepdim);
-}
+Tensor vector_norm(In x, double p, const Dims& dims, Flag keepdim) { return reduction::norm_of("linalg::vector_norm", x, p, dims, keepdim); }
 Tensor norm(In x) { return reduction::norm_of("linalg::norm", x, 2, {}, false); }
 
 namespace {

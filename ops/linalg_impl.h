@@ -9,8 +9,8 @@
 #include <initializer_list>
 #include <string>
 
-#include "tapir/core/fail_impl.h"
 #include "tapir/autograd/op.h"
+#include "tapir/core/fail_impl.h"
 #include "tapir/core/tensor.h"
 
 namespace tapir::matrices {

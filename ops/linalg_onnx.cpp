@@ -59,7 +59,7 @@ OnnxValues eliminated(const OnnxCall& x, const OnnxValue& whole, int rank, const
         const OnnxValue column = x.gather(state[0], k, rank - 1);
         const OnnxValue score = where(state[1] > 0, -1, abs(column));
         const OnnxValue best = x.node("ArgMax", int64, {score}, {{"axis", rank - 2}, {"keepdims", 1}});
-        const OnnxValue chosen = x.cast(x.range(n) == best, dtype);  // (batch ..., n)
+        const OnnxValue chosen = x.cast(x.range(n) == best, dtype);                   // (batch ..., n)
         const OnnxValue row = product(x, x.unsqueeze(chosen, {rank - 2}), state[0]);  // (batch ..., 1, w)
         const OnnxValue pivot = x.reduce("ReduceSum", chosen * column, {rank - 2}, true);
         const OnnxValue unit = row / x.unsqueeze(where(pivot == 0, INFINITY, pivot), {rank - 2});  // of a singular matrix
@@ -193,11 +193,13 @@ OnnxValues eigen_of(const OnnxCall& x) {
     const DType dtype = x.dtype();
     const Pairs pairs(x, n);
     // Only the lower triangle counts.
-    const OnnxValue lower = x.node("Trilu", {x[0], x.scalar(0, int64)}, {{"upper", 0}}), strict = x.node("Trilu", {x[0], x.scalar(-1, int64)}, {{"upper", 0}});
+    const OnnxValue lower = x.node("Trilu", {x[0], x.scalar(0, int64)}, {{"upper", 0}}),
+                    strict = x.node("Trilu", {x[0], x.scalar(-1, int64)}, {{"upper", 0}});
     const OnnxValue a = lower + x.matrix_transpose(strict, rank), one = identity(x, n, dtype);
     const OnnxValue all = x.expand(one, x.shape());
     const OnnxValues done = loop(x, x.scalar(pairs.count * kSweeps, int64), {a, all}, [&](const OnnxValue& k, const OnnxValues& state) -> OnnxValues {
-        const OnnxValue i = remainder(k, x.scalar(std::max<int64_t>(pairs.count, 1), int64)), p = x.gather(pairs.first, i, 0), q = x.gather(pairs.second, i, 0);
+        const OnnxValue i = remainder(k, x.scalar(std::max<int64_t>(pairs.count, 1), int64)), p = x.gather(pairs.first, i, 0),
+                        q = x.gather(pairs.second, i, 0);
         const auto element = [&](const OnnxValue& r, const OnnxValue& c) { return x.gather(x.gather(state[0], r, rank - 2), c, rank - 2); };
         const OnnxValue between = element(p, q), is_done = between == 0;
         const OnnxValue tau = (element(q, q) - element(p, p)) / (where(is_done, 1, between) * 2);
@@ -224,7 +226,8 @@ OnnxValues thin_svd(const OnnxCall& x, const OnnxValue& a, const OnnxSizes& shap
     const Pairs pairs(x, n);
     const OnnxValue one = identity(x, n, dtype), all = x.expand(one, with(batch_of(shape), {n, n}));
     const OnnxValues done = loop(x, x.scalar(pairs.count * kSweeps, int64), {a, all}, [&](const OnnxValue& k, const OnnxValues& state) -> OnnxValues {
-        const OnnxValue i = remainder(k, x.scalar(std::max<int64_t>(pairs.count, 1), int64)), p = x.gather(pairs.first, i, 0), q = x.gather(pairs.second, i, 0);
+        const OnnxValue i = remainder(k, x.scalar(std::max<int64_t>(pairs.count, 1), int64)), p = x.gather(pairs.first, i, 0),
+                        q = x.gather(pairs.second, i, 0);
         const OnnxValue u = x.gather(state[0], p, rank - 1), v = x.gather(state[0], q, rank - 1);
         const auto dot = [&](const OnnxValue& r, const OnnxValue& s) { return x.reduce("ReduceSum", r * s, {rank - 2}, false); };
         const OnnxValue between = dot(u, v), is_done = between == 0;

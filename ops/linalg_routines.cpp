@@ -55,21 +55,17 @@ Shape with_sizes(Shape batch, std::initializer_list<int64_t> sizes) {
 void check_matrices(const char* op, const In& x, bool square) {
     detail::check_defined(x, op);
     if (x.tensor.dim() < 2) fail<ShapeError>(x.loc, "{}: needs matrices, got shape {}", op, x.tensor.shape());
-    if (square && x.tensor.size(-1) != x.tensor.size(-2))
-        fail<ShapeError>(x.loc, "{}: needs square matrices, got shape {}", op, x.tensor.shape());
+    if (square && x.tensor.size(-1) != x.tensor.size(-2)) fail<ShapeError>(x.loc, "{}: needs square matrices, got shape {}", op, x.tensor.shape());
     if (x->dtype != float32 && x->dtype != float64) fail<DTypeError>(x.loc, "{}: needs float32 or float64, got {}", op, name(x->dtype));
     if (std::max(x.tensor.size(-1), x.tensor.size(-2)) >= INT32_MAX / 4)
         fail<ShapeError>(x.loc, "{}: matrices of shape {} are too large", op, x.tensor.shape());
 }
 void check_alike(const char* op, const In& a, const In& b) {
     detail::check_same_device(op, a.tensor, b.tensor, a.loc);
-    if (a->dtype != b->dtype)
-        fail<DTypeError>(a.loc, "{}: operands must have one dtype, got {} and {}", op, name(a->dtype), name(b->dtype));
+    if (a->dtype != b->dtype) fail<DTypeError>(a.loc, "{}: operands must have one dtype, got {} and {}", op, name(a->dtype), name(b->dtype));
 }
 
-std::string which(const Tensor& x, int64_t index) {
-    return x.dim() > 2 ? "matrix " + std::to_string(index) + " of the batch" : "the matrix";
-}
+std::string which(const Tensor& x, int64_t index) { return x.dim() > 2 ? "matrix " + std::to_string(index) + " of the batch" : "the matrix"; }
 
 Device place_of(const Tensor& x) { return on_gpu(x) && gpu::has_cusolver() ? x.device() : cpu; }
 Tensor columns_of(const Tensor& x) {
@@ -80,8 +76,7 @@ Tensor result_of(const Tensor& columns, Device device) { return mt(columns).cont
 
 void begin(const OpInfo& op, const In& a) {
     if (!kHaveLapack && place_of(a.tensor) == cpu) {
-        fail<DeviceError>(a.loc, "{}: the library was built without LAPACK; install liblapack-dev and build with -DTAPIR_LAPACK=ON",
-                          op.name);
+        fail<DeviceError>(a.loc, "{}: the library was built without LAPACK; install liblapack-dev and build with -DTAPIR_LAPACK=ON", op.name);
     }
     detail::begin_op(op.name, a.tensor.impl(), a.loc);
 }
@@ -132,8 +127,7 @@ class FirstStopped {
  public:
     void at(int64_t k) {
         int64_t seen = first_;
-        while (k < seen && !__atomic_compare_exchange_n(&first_, &seen, k, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-        }
+        while (k < seen && !__atomic_compare_exchange_n(&first_, &seen, k, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
     }
     operator Stopped() const { return {first_ == INT64_MAX ? -1 : first_}; }
 
@@ -156,8 +150,7 @@ Stopped lu_solve(const Tensor& lu, const Tensor& b) {
             Int info = 0;
             lapack::call<T>(lapack::sgetrf_, lapack::dgetrf_)(&n, &n, matrix<T>(lu, k), &lda, pivots.data(), &info);
             if (info != 0) return stopped.at(k);
-            lapack::call<T>(lapack::sgetrs_, lapack::dgetrs_)("N", &n, &nrhs, matrix<T>(lu, k), &lda, pivots.data(), matrix<T>(b, k), &lda,
-                                                              &info, 1);
+            lapack::call<T>(lapack::sgetrs_, lapack::dgetrs_)("N", &n, &nrhs, matrix<T>(lu, k), &lda, pivots.data(), matrix<T>(b, k), &lda, &info, 1);
         });
     });
     return stopped;
@@ -212,8 +205,8 @@ void triangular_solve(const Tensor& a, const Tensor& b, bool upper, bool unit) {
         for_matrices(size.count, size.rows, [&](int64_t k) {
             const Int n = as_int(size.rows), nrhs = as_int(b.size(-2)), lda = leading(size.rows);
             const T one = 1;
-            lapack::call<T>(lapack::strsm_, lapack::dtrsm_)("L", upper ? "U" : "L", "N", unit ? "U" : "N", &n, &nrhs, &one, matrix<T>(a, k),
-                                                            &lda, matrix<T>(b, k), &lda, 1, 1, 1, 1);
+            lapack::call<T>(lapack::strsm_, lapack::dtrsm_)("L", upper ? "U" : "L", "N", unit ? "U" : "N", &n, &nrhs, &one, matrix<T>(a, k), &lda,
+                                                            matrix<T>(b, k), &lda, 1, 1, 1, 1);
         });
     });
 }
@@ -231,8 +224,7 @@ void factor_orthogonal(const Tensor& a, const Tensor& q, const Tensor& r) {
             T* from = matrix<T>(a, k);
             lapack::call<T>(lapack::sgeqrf_, lapack::dgeqrf_)(&rows, &columns, from, &lda, tau.data(), &wish, &lwork, &info);
             if (q.defined())
-                lapack::call<T>(lapack::sorgqr_, lapack::dorgqr_)(&rows, &q_columns, &count, from, &lda, tau.data(), &wish_q, &lwork,
-                                                                  &info);
+                lapack::call<T>(lapack::sorgqr_, lapack::dorgqr_)(&rows, &q_columns, &count, from, &lda, tau.data(), &wish_q, &lwork, &info);
             lwork = std::max(1, static_cast<Int>(std::max(wish, wish_q)));
             std::vector<T> work(static_cast<std::size_t>(lwork));
             lapack::call<T>(lapack::sgeqrf_, lapack::dgeqrf_)(&rows, &columns, from, &lda, tau.data(), work.data(), &lwork, &info);
@@ -244,8 +236,7 @@ void factor_orthogonal(const Tensor& a, const Tensor& q, const Tensor& r) {
             if (!q.defined()) return;
             T* of_q = matrix<T>(q, k);
             std::copy(from, from + std::min<int64_t>(m, q_columns) * n, of_q);
-            lapack::call<T>(lapack::sorgqr_, lapack::dorgqr_)(&rows, &q_columns, &count, of_q, &lda, tau.data(), work.data(), &lwork,
-                                                              &info);
+            lapack::call<T>(lapack::sorgqr_, lapack::dorgqr_)(&rows, &q_columns, &count, of_q, &lda, tau.data(), work.data(), &lwork, &info);
         });
     });
 }
@@ -259,8 +250,8 @@ Stopped eigen(const Tensor& a, const Tensor& values, bool vectors) {
             Int info = 0, lwork = -1, liwork = -1, iwish = 0;
             T wish = 0;
             const auto run = [&](T* work, Int* iwork) {
-                lapack::call<T>(lapack::ssyevd_, lapack::dsyevd_)(vectors ? "V" : "N", "L", &n, matrix<T>(a, k), &lda, row<T>(values, k),
-                                                                  work, &lwork, iwork, &liwork, &info, 1, 1);
+                lapack::call<T>(lapack::ssyevd_, lapack::dsyevd_)(vectors ? "V" : "N", "L", &n, matrix<T>(a, k), &lda, row<T>(values, k), work,
+                                                                  &lwork, iwork, &liwork, &info, 1, 1);
             };
             run(&wish, &iwish);
             lwork = std::max(1, static_cast<Int>(wish));
@@ -278,9 +269,7 @@ SingularValues singular_values(const Tensor& a, char job) {
     const Matrices size(a);
     const int64_t m = size.rows, n = size.columns, least = std::min(n, m);
     const Shape batch = batch_of(a);
-    const auto make = [&](std::initializer_list<int64_t> sizes) {
-        return detail::make_empty(with_sizes(batch, sizes), a.dtype(), cpu, Loc{});
-    };
+    const auto make = [&](std::initializer_list<int64_t> sizes) { return detail::make_empty(with_sizes(batch, sizes), a.dtype(), cpu, Loc{}); };
     Tensor u, vt;
     const Tensor s = make({least});
     if (job != 'N') {
@@ -347,9 +336,7 @@ struct Info {
     }
 };
 
-Tensor make_pivots(const Tensor& lu) {
-    return detail::make_empty(with_sizes(batch_of(lu), {lu.size(-1)}), int32, lu.device(), Loc{});
-}
+Tensor make_pivots(const Tensor& lu) { return detail::make_empty(with_sizes(batch_of(lu), {lu.size(-1)}), int32, lu.device(), Loc{}); }
 
 Stopped lu_solve(const Tensor& lu, const Tensor& b) {
     if (lu.numel() == 0) return {};

@@ -135,9 +135,7 @@ void inv_rule(Backward& b) {
 // --- Determinants --------------------------------------------------------------------------------------------------------------
 
 // d det = det tr(a^-1 da)
-Tensor times_inverse(const Tensor& g, const Tensor& a, const Loc& loc) {
-    return unsqueeze(unsqueeze(g, -1), -1) * mt(linalg::inv(In(a, loc)));
-}
+Tensor times_inverse(const Tensor& g, const Tensor& a, const Loc& loc) { return unsqueeze(unsqueeze(g, -1), -1) * mt(linalg::inv(In(a, loc))); }
 // The transposed adjugate, for singular matrices too: of u diag(s) vh, det(u) det(vh) u diag(products of the other s) vh.
 Tensor cofactors(const Tensor& a, const Loc& loc) {
     const auto [u, s, vh] = linalg::svd(In(a, loc), /*full_matrices=*/false);

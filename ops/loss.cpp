@@ -9,12 +9,12 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/copy.h"
-#include "tapir/ops/kernels/loss.h"
 #include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/kernels/loss.h"
 #include "tapir/ops/loss_impl.h"
-#include "tapir/ops/pair_loss_impl.h"
 #include "tapir/ops/make.h"
 #include "tapir/ops/on_stream_impl.h"
+#include "tapir/ops/pair_loss_impl.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/reduce.h"
 #include "tapir/ops/rounded_once_impl.h"
@@ -32,21 +32,17 @@ TAPIR_OP(mse_loss, NoOnnx("Sub, Mul, ReduceMean"), mse_loss_rule,
          "The mean or sum of (input - target)^2. Samples of the losses made of other ops stand here too.",
          TAPIR_SAMPLE("f(3,4) f(3,4)", mse_loss(x[0], x[1])), TAPIR_SAMPLE("f(3,4) f(4)", mse_loss(x[0], x[1])),
          TAPIR_SAMPLE("f() f()", mse_loss(x[0], x[1])),
-         TAPIR_SAMPLE_AS("f(2,3,4) f(2,3,4)", "mse_loss(x[0], x[1], reduction='sum')",
-                         mse_loss(x[0], x[1], Reduction::sum)),
+         TAPIR_SAMPLE_AS("f(2,3,4) f(2,3,4)", "mse_loss(x[0], x[1], reduction='sum')", mse_loss(x[0], x[1], Reduction::sum)),
          TAPIR_SAMPLE_AS("f(3,4) f(3,1)", "mse_loss(x[0], x[1], reduction='none')", mse_loss(x[0], x[1], Reduction::none)),
          TAPIR_SAMPLE("f(3,4) f(3,4)", l1_loss(x[0], x[1])),
          TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "l1_loss(x[0], x[1], reduction='sum')", l1_loss(x[0], x[1], Reduction::sum)),
          TAPIR_SAMPLE("f(3,4) f(3,4)", huber_loss(x[0], x[1])),
-         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "huber_loss(x[0], x[1], 'none', 0.5)",
-                         huber_loss(x[0], x[1], Reduction::none, 0.5)),
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "huber_loss(x[0], x[1], 'none', 0.5)", huber_loss(x[0], x[1], Reduction::none, 0.5)),
          TAPIR_SAMPLE("f(3,4) f(3,4)", smooth_l1_loss(x[0], x[1])),
-         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "smooth_l1_loss(x[0], x[1], reduction='sum', beta=0.5)",
-                         smooth_l1_loss(x[0], x[1], Reduction::sum, 0.5)),
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "smooth_l1_loss(x[0], x[1], reduction='sum', beta=0.5)", smooth_l1_loss(x[0], x[1], Reduction::sum, 0.5)),
          TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "relu(1 - x[0] * x[1]).mean()", hinge_loss(x[0], x[1])),
          TAPIR_SAMPLE("f(3,4) i(3,4)<2", soft_margin_loss(x[0], x[1] * 2 - 1)),
-         TAPIR_SAMPLE_AS("f(3,4) f(4)", "soft_margin_loss(x[0], x[1], reduction='none')",
-                         soft_margin_loss(x[0], x[1], Reduction::none)),
+         TAPIR_SAMPLE_AS("f(3,4) f(4)", "soft_margin_loss(x[0], x[1], reduction='none')", soft_margin_loss(x[0], x[1], Reduction::none)),
          TAPIR_SAMPLE("f(3,4) f(3,4) i(3,4)<2", margin_ranking_loss(x[0], x[1], x[2] * 2 - 1)),
          TAPIR_SAMPLE_AS("f(3) f(3) i(3)<2", "margin_ranking_loss(x[0], x[1], x[2] * 2 - 1, margin=0.5, reduction='none')",
                          margin_ranking_loss(x[0], x[1], x[2] * 2 - 1, 0.5, Reduction::none)),
@@ -68,8 +64,7 @@ TAPIR_OP(mse_loss, NoOnnx("Sub, Mul, ReduceMean"), mse_loss_rule,
          TAPIR_SAMPLE_AS("f(3,4) p(3,4) u(4)", "multilabel_soft_margin_loss(x[0], x[1], x[2], reduction='none')",
                          multilabel_soft_margin_loss(x[0], x[1], x[2], Reduction::none)),
          TAPIR_SAMPLE("f(3,4) f(3,4) f(3,4)", triplet_margin_loss(x[0], x[1], x[2])),
-         TAPIR_SAMPLE_AS("f(3,4) f(3,4) f(3,4)",
-                         "triplet_margin_loss(x[0], x[1], x[2], margin=3, p=3, swap=True, reduction='none')",
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4) f(3,4)", "triplet_margin_loss(x[0], x[1], x[2], margin=3, p=3, swap=True, reduction='none')",
                          triplet_margin_loss(x[0], x[1], x[2], 3, 3, 1e-6, true, Reduction::none)),
          TAPIR_SAMPLE_AS("f(3,4) f(3,4) f(3,4)",
                          "F.triplet_margin_with_distance_loss(x[0], x[1], x[2], "
@@ -83,24 +78,18 @@ TAPIR_OP(mse_loss, NoOnnx("Sub, Mul, ReduceMean"), mse_loss_rule,
          TAPIR_SAMPLE("f(3,4) f(3,4) u(3,4)", gaussian_nll_loss(x[0], x[1], x[2])),
          TAPIR_SAMPLE_AS("f(3,4) f(3,4) u(3)", "gaussian_nll_loss(x[0], x[1], x[2], full=True, reduction='sum')",
                          gaussian_nll_loss(x[0], x[1], x[2], true, 1e-6, Reduction::sum)),
-         TAPIR_SAMPLE("f(3,4) f(3,4)", cosine_similarity(x[0], x[1])),
-         TAPIR_SAMPLE("f(2,3,4) f(3,1)", cosine_similarity(x[0], x[1], -2)),
-         TAPIR_SAMPLE("f(3,4) f(3,4)", pairwise_distance(x[0], x[1])),
-         TAPIR_SAMPLE("f(3,4) f(4)", pairwise_distance(x[0], x[1], 3, 1e-3, true)));
+         TAPIR_SAMPLE("f(3,4) f(3,4)", cosine_similarity(x[0], x[1])), TAPIR_SAMPLE("f(2,3,4) f(3,1)", cosine_similarity(x[0], x[1], -2)),
+         TAPIR_SAMPLE("f(3,4) f(3,4)", pairwise_distance(x[0], x[1])), TAPIR_SAMPLE("f(3,4) f(4)", pairwise_distance(x[0], x[1], 3, 1e-3, true)));
 TAPIR_OP(binary_cross_entropy, NoOnnx("Log, Max, Mul, Add, Neg"), binary_cross_entropy_rule,
-         "-(t log(x) + (1 - t) log(1 - x)), logarithms kept above -100.",
-         TAPIR_SAMPLE("p(3,4) p(3,4)", binary_cross_entropy(x[0], x[1])),
-         TAPIR_SAMPLE_AS("p(3,4) p(3,4) p(4)", "binary_cross_entropy(x[0], x[1], x[2].detach())",
-                         binary_cross_entropy(x[0], x[1], x[2])),
+         "-(t log(x) + (1 - t) log(1 - x)), logarithms kept above -100.", TAPIR_SAMPLE("p(3,4) p(3,4)", binary_cross_entropy(x[0], x[1])),
+         TAPIR_SAMPLE_AS("p(3,4) p(3,4) p(4)", "binary_cross_entropy(x[0], x[1], x[2].detach())", binary_cross_entropy(x[0], x[1], x[2])),
          TAPIR_SAMPLE_AS("p(3,4) p(3,4)", "binary_cross_entropy(x[0], x[1], reduction='none')",
                          binary_cross_entropy(x[0], x[1], {}, Reduction::none)),
          TAPIR_SAMPLE("f(3,4) p(3,4)", binary_cross_entropy_with_logits(x[0], x[1])),
-         TAPIR_SAMPLE_AS("f(3,4) p(3,4) p(3,4) u(4)",
-                         "binary_cross_entropy_with_logits(x[0], x[1], x[2], reduction='sum', pos_weight=x[3])",
+         TAPIR_SAMPLE_AS("f(3,4) p(3,4) p(3,4) u(4)", "binary_cross_entropy_with_logits(x[0], x[1], x[2], reduction='sum', pos_weight=x[3])",
                          binary_cross_entropy_with_logits(x[0], x[1], x[2], x[3], Reduction::sum)),
          TAPIR_SAMPLE("f(3,4) p(3,4)", kl_div(x[0], x[1])),
-         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "kl_div(x[0], x[1], reduction='sum', log_target=True)",
-                         kl_div(x[0], x[1], Reduction::sum, true)),
+         TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "kl_div(x[0], x[1], reduction='sum', log_target=True)", kl_div(x[0], x[1], Reduction::sum, true)),
          TAPIR_SAMPLE_AS("f(3,4) p(3,4)", "kl_div(x[0], x[1], reduction='batchmean')", kl_div(x[0], x[1], Reduction::batchmean)));
 
 namespace {
@@ -115,9 +104,8 @@ void check_two(const char* op, const In& input, const In& target) {
     detail::check_same_device(op, input.tensor, target.tensor, input.loc);
     const Shape &a = input.tensor.shape(), &b = target.tensor.shape(), both = broadcast_shapes(a, b, op, input.loc);
     if (both != a && both != b) {  // (n, 1) beside (n,): never what was meant
-        fail<ShapeError>(input.loc, "{}: the input has shape {}, the target has {}, and together they would be {}: reshape one of them{}",
-                         op, a, b, both,
-                         a.numel() == b.numel() ? ", by target.reshape(input.shape())" : "");
+        fail<ShapeError>(input.loc, "{}: the input has shape {}, the target has {}, and together they would be {}: reshape one of them{}", op, a, b,
+                         both, a.numel() == b.numel() ? ", by target.reshape(input.shape())" : "");
     }
 }
 
@@ -149,8 +137,7 @@ double squared_distance(const Tensor& a, const Tensor& b) {
         for (int64_t p = (begin + part - 1) / part; p * part < end; ++p) {
             const auto offset = static_cast<std::size_t>(p * part) * size;
             sums[static_cast<std::size_t>(p)] =
-                kernels::squared_distance(a.dtype(), a.impl()->data + offset, b.impl()->data + offset,
-                                          n - p * part < part ? n - p * part : part);
+                kernels::squared_distance(a.dtype(), a.impl()->data + offset, b.impl()->data + offset, n - p * part < part ? n - p * part : part);
         }
     });
     double total = 0;
@@ -179,8 +166,7 @@ void mse_loss_rule_on_gpu(Backward& b, const Tensor& x, const Tensor& y, double 
         if (!b.needs(i)) continue;
         Tensor out = detail::make_empty_like(x.impl(), x.dtype(), Loc{});
         if (x.numel() > 0) {
-            gpu::scaled_difference(x.dtype(), on_stream(x), on_stream(y), on_stream(g), i == 0 ? factor : -factor,
-                                   on_stream(out), x.numel());
+            gpu::scaled_difference(x.dtype(), on_stream(x), on_stream(y), on_stream(g), i == 0 ? factor : -factor, on_stream(out), x.numel());
         }
         b.give(i, std::move(out));
     }
@@ -219,8 +205,9 @@ Tensor fused_binary_cross_entropy(const Tensor& x, const Tensor& t, const Loc& l
     const auto on_cpu = [&](int64_t begin, int64_t end) {
         const auto at = [&](const Tensor& tensor) { return tensor.impl()->data + begin * size; };
         if (!kernels::binary_cross_entropy(x.dtype(), at(xs), at(ts), at(out), end - begin)) {
-            fail<ValueError>(loc, "binary_cross_entropy: the input must be in [0, 1]; for logits there is "
-                                  "binary_cross_entropy_with_logits()");
+            fail<ValueError>(loc,
+                             "binary_cross_entropy: the input must be in [0, 1]; for logits there is "
+                             "binary_cross_entropy_with_logits()");
         }
     };
     if (!on_gpu(x)) {
@@ -332,7 +319,8 @@ Tensor binary_cross_entropy(In input, In target, const Tensor& weight, Reduction
     check_two("binary_cross_entropy", input, target);
     check_reduction("binary_cross_entropy", reduction, input.loc);
     if (detail::autocast_widens(input, target)) {
-        fail<ValueError>(input.loc, "binary_cross_entropy: not safe in 16 bits; under AutocastScope use "
+        fail<ValueError>(input.loc,
+                         "binary_cross_entropy: not safe in 16 bits; under AutocastScope use "
                          "binary_cross_entropy_with_logits instead of a sigmoid before it");
     }
     const Tensor &x = input.tensor, &t = target.tensor;
@@ -340,8 +328,7 @@ Tensor binary_cross_entropy(In input, In target, const Tensor& weight, Reduction
         fail<DTypeError>(input.loc, "binary_cross_entropy: needs an input of a floating dtype, not {}", name(x.dtype()));
     }
     if (x.shape() != t.shape()) {
-        fail<ShapeError>(input.loc, "binary_cross_entropy: the input has shape {}, the target has {}{}", x.shape(), t.shape(),
-                         target_hint(x, t));
+        fail<ShapeError>(input.loc, "binary_cross_entropy: the input has shape {}, the target has {}{}", x.shape(), t.shape(), target_hint(x, t));
     }
     const detail::RecordedParts parts(input.loc);
     const DType compute = computed_in(x);
@@ -350,8 +337,7 @@ Tensor binary_cross_entropy(In input, In target, const Tensor& weight, Reduction
     return to(reduce_losses(losses, reduction), x.dtype());
 }
 
-Tensor binary_cross_entropy_with_logits(In logits, In target, const Tensor& weight, const Tensor& pos_weight,
-                                        Reduction reduction) {
+Tensor binary_cross_entropy_with_logits(In logits, In target, const Tensor& weight, const Tensor& pos_weight, Reduction reduction) {
     const detail::ComposedOp composed("binary_cross_entropy_with_logits");
     check_two("binary_cross_entropy_with_logits", logits, target);
     check_reduction("binary_cross_entropy_with_logits", reduction, logits.loc);
@@ -360,7 +346,8 @@ Tensor binary_cross_entropy_with_logits(In logits, In target, const Tensor& weig
                          target.tensor.shape(), target_hint(logits.tensor, target.tensor));
     }
     if (detail::autocast_widens(logits, target)) {
-        return binary_cross_entropy_with_logits(In(detail::widened(logits), logits.loc), In(detail::widened(target), target.loc), weight, pos_weight, reduction);
+        return binary_cross_entropy_with_logits(In(detail::widened(logits), logits.loc), In(detail::widened(target), target.loc), weight, pos_weight,
+                                                reduction);
     }
     const detail::RecordedParts parts(logits.loc);
     if (!pos_weight.defined() && is_fused_pair(logits, target)) {

@@ -12,10 +12,10 @@ namespace tapir {
 enum class Reduction : std::uint8_t { none, mean, sum, batchmean };
 
 struct CrossEntropyOptions {
-    Tensor weight{};                           ///< (classes,) or undefined
-    std::int64_t ignore_index = -100;          ///< targets of this value count for nothing
-    Reduction reduction = Reduction::mean;     ///< mean: divided by the summed weights of the targets
-    double label_smoothing = 0;                ///< in [0, 1]
+    Tensor weight{};                        ///< (classes,) or undefined
+    std::int64_t ignore_index = -100;       ///< targets of this value count for nothing
+    Reduction reduction = Reduction::mean;  ///< mean: divided by the summed weights of the targets
+    double label_smoothing = 0;             ///< in [0, 1]
 };
 /// -log softmax(logits)[target]. logits: (n, classes, ...) or (classes,); targets: class indices (n, ...) or (), or
 /// probabilities of logits' shape, of which 0 counts for nothing, beside a logit of -inf too (PyTorch: nan). Throws IndexError for a class out of range (on a CUDA device when something waits).
@@ -66,8 +66,7 @@ Tensor cosine_embedding_loss(In input1, In input2, In target, double margin = 0,
 /// sum over classes other than the target of max(0, margin - input[target] + input[class])^p / classes, times weight[target].
 /// input: (n, classes) or (classes,); target: class indices (n,) or (); p: 1 or 2; weight: (classes,). Throws IndexError for a
 /// class out of range (on a CUDA device when something waits).
-Tensor multi_margin_loss(In input, In target, int p = 1, double margin = 1, const Tensor& weight = {},
-                         Reduction reduction = Reduction::mean);
+Tensor multi_margin_loss(In input, In target, int p = 1, double margin = 1, const Tensor& weight = {}, Reduction reduction = Reduction::mean);
 /// sum over targets t and other classes c of max(0, 1 - input[t] + input[c]) / classes. input: (n, classes) or (classes,); target, of
 /// the same shape: class indices up to the first -1.
 Tensor multilabel_margin_loss(In input, In target, Reduction reduction = Reduction::mean);
@@ -75,16 +74,15 @@ Tensor multilabel_margin_loss(In input, In target, Reduction reduction = Reducti
 Tensor multilabel_soft_margin_loss(In input, In target, const Tensor& weight = {}, Reduction reduction = Reduction::mean);
 /// max(0, |anchor - positive| - |anchor - negative| + margin), with pairwise_distance's p and eps over the last dimension. swap: the
 /// negative's distance is the smaller of those from anchor and positive (Balntas et al. 2016).
-Tensor triplet_margin_loss(In anchor, In positive, In negative, double margin = 1, double p = 2, double eps = 1e-6,
-                           bool swap = false, Reduction reduction = Reduction::mean);
+Tensor triplet_margin_loss(In anchor, In positive, In negative, double margin = 1, double p = 2, double eps = 1e-6, bool swap = false,
+                           Reduction reduction = Reduction::mean);
 /// The same with another distance, of two tensors to one of a number for each pair; none: pairwise_distance.
 Tensor triplet_margin_with_distance_loss(In anchor, In positive, In negative,
                                          const std::function<Tensor(const Tensor&, const Tensor&)>& distance = {}, double margin = 1,
                                          bool swap = false, Reduction reduction = Reduction::mean);
 /// exp(input) - target * input, or input - target * log(input + eps) unless log_input. full: also Stirling's approximation of
 /// log(target!) where the target is above 1.
-Tensor poisson_nll_loss(In input, In target, bool log_input = true, bool full = false, double eps = 1e-8,
-                        Reduction reduction = Reduction::mean);
+Tensor poisson_nll_loss(In input, In target, bool log_input = true, bool full = false, double eps = 1e-8, Reduction reduction = Reduction::mean);
 /// (log(var) + (input - target)^2 / var) / 2, var kept above eps, whose gradient is passed on all the same; full: plus
 /// log(2 pi) / 2. var: of input's shape, or with a last dimension that is 1 or missing (Nix and Weigend 1994). Throws ValueError for
 /// a negative var, on the CPU.

@@ -46,9 +46,7 @@ std::array<Tensor, sizeof...(Ins)> in_one_dtype(const Ins&... operands) {
 
 /// As PyTorch, whose huber_loss and soft_margin_loss are in the dtype of the input, whatever the target's is.
 inline Tensor in_dtype_of(const In& input, const Tensor& losses) {
-    return is_floating(input->dtype) && input->dtype != losses.dtype() && !detail::thread.autocast
-               ? to(losses, input->dtype)
-               : losses;
+    return is_floating(input->dtype) && input->dtype != losses.dtype() && !detail::thread.autocast ? to(losses, input->dtype) : losses;
 }
 
 inline bool is_half(DType dtype) { return dtype == float16 || dtype == bfloat16; }

@@ -10,9 +10,9 @@
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/composed_gradient_impl.h"
 #include "tapir/ops/copy.h"
-#include "tapir/ops/kernels/recurrent.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/into_impl.h"
+#include "tapir/ops/kernels/recurrent.h"
 #include "tapir/ops/make.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
@@ -66,8 +66,7 @@ Tensor add_both(const LSTMState& state) { return state.h + state.c; }
 
 }  // namespace
 
-TAPIR_OP(lstm_gates, NoOnnx("Split, Sigmoid, Tanh, Mul, Add"), lstm_gates_rule,
-         "All gates of an LSTM or Tree-LSTM step; the results are h and c.",
+TAPIR_OP(lstm_gates, NoOnnx("Split, Sigmoid, Tanh, Mul, Add"), lstm_gates_rule, "All gates of an LSTM or Tree-LSTM step; the results are h and c.",
          TAPIR_SAMPLE_AS("f(2,12) f(2,3)",
                          "(lambda g, c: (lambda d: (sigmoid(g[:, 9:]) * tanh(d), d))"
                          "(sigmoid(g[:, 3:6]) * c + sigmoid(g[:, :3]) * tanh(g[:, 6:9])))(x[0], x[1])",
@@ -76,8 +75,7 @@ TAPIR_OP(lstm_gates, NoOnnx("Split, Sigmoid, Tanh, Mul, Add"), lstm_gates_rule,
                          "(lambda g, c: (lambda d: (sigmoid(g[:, 9:]) * tanh(d), d))"
                          "(sigmoid(g[:, 3:6]) * c + sigmoid(g[:, :3]) * tanh(g[:, 6:9])))(x[0] + x[2], x[1])",
                          both(lstm_gates(x[0], x[1], x[2]))),
-         TAPIR_SAMPLE_AS("f(9)",
-                         "(lambda g: (lambda d: sigmoid(g[3:6]) * tanh(d) + d)(sigmoid(g[:3]) * tanh(g[6:])))(x[0])",
+         TAPIR_SAMPLE_AS("f(9)", "(lambda g: (lambda d: sigmoid(g[3:6]) * tanh(d) + d)(sigmoid(g[:3]) * tanh(g[6:])))(x[0])",
                          add_both(tree_lstm_gates(x[0], {}))),
          TAPIR_SAMPLE_AS("f(2,15) f(2,3) f(2,3)",
                          "(lambda g, a, b: (lambda d: (sigmoid(g[:, 9:12]) * tanh(d), d))(sigmoid(g[:, :3]) * "
@@ -200,8 +198,7 @@ void run(const Step& step, const void* const* inputs, const Tensor& h, const Ten
     if constexpr (sizeof(T) > 2) {
         const int64_t row_cost = step.width * (step.children + 3);
         if (step.rows * row_cost < 32 * 1024) return kernels::lstm_gates(args, 0, step.rows);
-        parallel_for(step.rows, 32 * 1024 / (row_cost + 1) + 1,
-                     [&](int64_t begin, int64_t end) { kernels::lstm_gates(args, begin, end); });
+        parallel_for(step.rows, 32 * 1024 / (row_cost + 1) + 1, [&](int64_t begin, int64_t end) { kernels::lstm_gates(args, begin, end); });
     }
 }
 
@@ -306,13 +303,19 @@ void run_backward(const Step& step, const Tensor& kept, const Tensor& grad_h, co
     for (int k = 0; k < step.children; ++k) {
         child[k] = {static_cast<const T*>(child_c[k]), static_cast<T*>(grads[step.sources + k]), step.width};
     }
-    const Args args{step.rows, step.width, step.children, gates, child, place_of<const kernels::Kept<T>>(kept), place_of<const T>(grad_h), place_of<const T>(grad_c)};
+    const Args args{step.rows,
+                    step.width,
+                    step.children,
+                    gates,
+                    child,
+                    place_of<const kernels::Kept<T>>(kept),
+                    place_of<const T>(grad_h),
+                    place_of<const T>(grad_c)};
     if (on_gpu(kept)) {
         if (step.rows > 0) gpu::lstm_gates_backward(args);
     } else if constexpr (sizeof(T) > 2) {
         const int64_t row_cost = step.width * (step.children + 3);
-        parallel_for(step.rows, 64 * 1024 / (row_cost + 1) + 1,
-                     [&](int64_t begin, int64_t end) { kernels::lstm_gates_backward(args, begin, end); });
+        parallel_for(step.rows, 64 * 1024 / (row_cost + 1) + 1, [&](int64_t begin, int64_t end) { kernels::lstm_gates_backward(args, begin, end); });
     }
 }
 
@@ -394,8 +397,8 @@ void lstm_gates_backward_rule(Backward& b) {
 // --- The op ----------------------------------------------------------------------------------------------------------------------
 
 // Checks the operands; `shape` becomes the state's.
-Step checked_step(const char* op, const GateSource* sources, int source_count, const Tensor* const* children_c, int children,
-                  Shape& shape, const Loc& loc) {
+Step checked_step(const char* op, const GateSource* sources, int source_count, const Tensor* const* children_c, int children, Shape& shape,
+                  const Loc& loc) {
     for (int s = 0; s < source_count; ++s) detail::check_defined(In(*sources[s].tensor, loc), op);
     for (int k = 0; k < children; ++k) detail::check_defined(In(*children_c[k], loc), op);
     const Tensor& gates = *sources[0].tensor;
@@ -557,8 +560,7 @@ LSTMState step_of(const char* op, const GateSource* sources, int source_count, c
 
 }  // namespace
 
-LSTMState lstm_step(const char* op, const GateSource* sources, int source_count, const Tensor* const* children_c,
-                    int children, const Loc& loc) {
+LSTMState lstm_step(const char* op, const GateSource* sources, int source_count, const Tensor* const* children_c, int children, const Loc& loc) {
     return step_of(op, sources, source_count, children_c, children, false, nullptr, loc);
 }
 
@@ -610,7 +612,8 @@ Tensor next(bool has, const FormCall& x, int& i) { return has ? x[i++] : Tensor(
 // The operands from x[first] on. False: they are none.
 bool take(const FormCall& x, int first, const Gates& a, GateSource* from, const Tensor** children, int& sources) {
     sources = x.count - first - a.children;
-    if (a.children < 0 || a.children > kMaxFusedChildren || sources < 1 || sources > kMaxSources || std::ssize(a.layouts) != 6 * sources) return false;
+    if (a.children < 0 || a.children > kMaxFusedChildren || sources < 1 || sources > kMaxSources || std::ssize(a.layouts) != 6 * sources)
+        return false;
     for (int s = 0; s < sources; ++s) from[s] = {&x[first + s], layout_of(a.layouts.data() + 6 * s, a.children)};
     for (int k = 0; k < a.children; ++k) children[k] = &x[first + sources + k];
     return have_gates(from, sources, a.children);

@@ -38,21 +38,18 @@ TAPIR_OP(zeros_like, NoOnnx("Shape, ConstantOfShape"), Given, "Zeros, as a tenso
          TAPIR_SAMPLE("f(2,3)", zeros_like(x[0])));
 TAPIR_OP(full_like, NoOnnx("Shape, ConstantOfShape"), Given, "One number throughout, as a tensor in shape, dtype and device.",
          TAPIR_SAMPLE("f(2,3)", full_like(x[0], 3)), TAPIR_SAMPLE("f(2,3)", ones_like(x[0])));
-TAPIR_OP(arange, "Range", Given, "start, start + step, ... below end.", TAPIR_SAMPLE("", arange(5)),
-         TAPIR_SAMPLE("", arange(1, 2.1, 0.25)),
+TAPIR_OP(arange, "Range", Given, "start, start + step, ... below end.", TAPIR_SAMPLE("", arange(5)), TAPIR_SAMPLE("", arange(1, 2.1, 0.25)),
          TAPIR_SAMPLE_AS("f(2)", "torch.arange(7, 1, -2, dtype=x[0].dtype)", arange(7, 1, -2, {x[0].dtype(), x[0].device()})));
 TAPIR_OP(linspace, NoOnnx("Range, Mul, Add"), Given, "Numbers at equal distances.", TAPIR_SAMPLE("", linspace(-1, 2, 5)));
-TAPIR_OP(logspace, NoOnnx("Range, Mul, Add, Pow"), Given, "Powers at equal distances of the exponent.",
-         TAPIR_SAMPLE("", logspace(0, 2, 5, 2)));
-TAPIR_OP(tril_indices, NoOnnx("Constant"), Given, "The places in the lower triangle of a matrix.",
-         TAPIR_SAMPLE("", tril_indices(3, 4)), TAPIR_SAMPLE("", tril_indices(3, 4, -1)));
-TAPIR_OP(triu_indices, NoOnnx("Constant"), Given, "The places in the upper triangle of a matrix.",
-         TAPIR_SAMPLE("", triu_indices(3, 4)), TAPIR_SAMPLE("", triu_indices(3, 4, 1)));
+TAPIR_OP(logspace, NoOnnx("Range, Mul, Add, Pow"), Given, "Powers at equal distances of the exponent.", TAPIR_SAMPLE("", logspace(0, 2, 5, 2)));
+TAPIR_OP(tril_indices, NoOnnx("Constant"), Given, "The places in the lower triangle of a matrix.", TAPIR_SAMPLE("", tril_indices(3, 4)),
+         TAPIR_SAMPLE("", tril_indices(3, 4, -1)));
+TAPIR_OP(triu_indices, NoOnnx("Constant"), Given, "The places in the upper triangle of a matrix.", TAPIR_SAMPLE("", triu_indices(3, 4)),
+         TAPIR_SAMPLE("", triu_indices(3, 4, 1)));
 TAPIR_OP(eye, NoOnnx("ConstantOfShape, EyeLike"), Given, "Ones on the diagonal.", TAPIR_SAMPLE("", eye(3)),
          TAPIR_SAMPLE_AS("f(2)", "torch.eye(2, 3, dtype=x[0].dtype)", eye(2, 3, {x[0].dtype(), x[0].device()})));
 TAPIR_OP(tensor, "Constant", Given, "Numbers that the program holds.",
-         TAPIR_SAMPLE_AS("f(2)", "torch.tensor([[1, 2], [3, 4]], dtype=x[0].dtype)",
-                         tensor({{1, 2}, {3, 4}}, {x[0].dtype(), x[0].device()})),
+         TAPIR_SAMPLE_AS("f(2)", "torch.tensor([[1, 2], [3, 4]], dtype=x[0].dtype)", tensor({{1, 2}, {3, 4}}, {x[0].dtype(), x[0].device()})),
          TAPIR_SAMPLE("", tensor(1.5)), TAPIR_SAMPLE_AS("", "torch.tensor([3, 1])", tensor(std::vector<std::int64_t>{3, 1})));
 
 namespace {
@@ -65,9 +62,7 @@ template <class T>
 void fill_run(std::byte* to, const void* element, int64_t n) {
     T value;
     std::memcpy(&value, element, sizeof(T));
-    parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
-        std::fill(reinterpret_cast<T*>(to) + begin, reinterpret_cast<T*>(to) + end, value);
-    });
+    parallel_for(n, kGrain, [&](int64_t begin, int64_t end) { std::fill(reinterpret_cast<T*>(to) + begin, reinterpret_cast<T*>(to) + end, value); });
 }
 
 void fill_fresh(const Tensor& t, Scalar value) {
@@ -212,9 +207,8 @@ void zero_elements(const Tensor& to) {
         std::memset(impl->data, 0, bytes);
         return;
     }
-    parallel_for(static_cast<int64_t>(bytes), 4 * kGrain, [&](int64_t begin, int64_t end) {
-        std::memset(impl->data + begin, 0, static_cast<std::size_t>(end - begin));
-    });
+    parallel_for(static_cast<int64_t>(bytes), 4 * kGrain,
+                 [&](int64_t begin, int64_t end) { std::memset(impl->data + begin, 0, static_cast<std::size_t>(end - begin)); });
 }
 
 // --- Constants -------------------------------------------------------------------------------------------------------------
@@ -315,8 +309,7 @@ Tensor arange(Scalar start, Scalar end, Scalar step, TensorOptions options, Loc 
 
 // value(t) for t at equal distances from start to end, reckoned from both ends, so that each is hit exactly.
 template <class F>
-static Tensor spaced(const OpInfo& op, double start, double end, int64_t steps, double base, TensorOptions options, const Loc& loc,
-                     const F& value) {
+static Tensor spaced(const OpInfo& op, double start, double end, int64_t steps, double base, TensorOptions options, const Loc& loc, const F& value) {
     const DType dtype = detail::dtype_for(op.name, options, default_dtype(), loc);
     if (steps < 0) fail<ValueError>(loc, "{}: the number of steps is negative: {}", op.name, steps);
     if (dtype == bool_) fail<DTypeError>(loc, "{}: not defined for bool", op.name);
@@ -365,8 +358,7 @@ Tensor copied(const void* values, const Shape& shape, DType from, DType dtype, c
 }
 
 // Column j of row i is in it where lower ? j <= i + offset : j >= i + offset.
-Tensor triangle_indices(const OpInfo& op, int64_t rows, int64_t columns, int64_t offset, bool lower, const TensorOptions& options,
-                        const Loc& loc) {
+Tensor triangle_indices(const OpInfo& op, int64_t rows, int64_t columns, int64_t offset, bool lower, const TensorOptions& options, const Loc& loc) {
     if (rows < 0 || columns < 0) fail<ValueError>(loc, "{}: negative sizes: {}, {}", op.name, rows, columns);
     const DType dtype = detail::dtype_for(op.name, options, int64, loc);
     if (std::max(rows, columns) > INT32_MAX) fail<ValueError>(loc, "{}: a matrix of {} x {} is too large", op.name, rows, columns);
@@ -475,9 +467,7 @@ Shape row_major(const Shape& shape) {
 
 }  // namespace
 
-Tensor from_blob(void* data, const Shape& shape, TensorOptions options, Loc loc) {
-    return from_blob(data, shape, nullptr, options, loc);
-}
+Tensor from_blob(void* data, const Shape& shape, TensorOptions options, Loc loc) { return from_blob(data, shape, nullptr, options, loc); }
 
 Tensor from_blob(void* data, const Shape& shape, std::function<void(void*)> deleter, TensorOptions options, Loc loc) {
     detail::checked_numel(shape, options.dtype.value_or(default_dtype()), loc);
@@ -485,8 +475,7 @@ Tensor from_blob(void* data, const Shape& shape, std::function<void(void*)> dele
 }
 
 // Everything that can fail comes before the tensor takes the memory over.
-Tensor from_blob(void* data, const Shape& shape, const Shape& strides, std::function<void(void*)> deleter,
-                 TensorOptions options, Loc loc) {
+Tensor from_blob(void* data, const Shape& shape, const Shape& strides, std::function<void(void*)> deleter, TensorOptions options, Loc loc) {
     const DType dtype = detail::dtype_for("from_blob", options, default_dtype(), loc);
     const Device device = options.device.value_or(cpu);
     detail::check_device("from_blob", device, loc);
@@ -521,9 +510,7 @@ Tensor from_blob(void* data, const Shape& shape, const Shape& strides, std::func
 Tensor Tensor::new_empty(const Shape& shape, Loc loc) const { return tapir::empty(shape, {dtype(loc), impl_->device}, loc); }
 Tensor Tensor::new_zeros(const Shape& shape, Loc loc) const { return tapir::zeros(shape, {dtype(loc), impl_->device}, loc); }
 Tensor Tensor::new_ones(const Shape& shape, Loc loc) const { return tapir::ones(shape, {dtype(loc), impl_->device}, loc); }
-Tensor Tensor::new_full(const Shape& shape, Scalar value, Loc loc) const {
-    return tapir::full(shape, value, {dtype(loc), impl_->device}, loc);
-}
+Tensor Tensor::new_full(const Shape& shape, Scalar value, Loc loc) const { return tapir::full(shape, value, {dtype(loc), impl_->device}, loc); }
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
@@ -562,7 +549,10 @@ struct NumberCall {
 Tensor number_of(const NumberCall& a) {
     const auto value = static_cast<double>(a.value);
     const Tensor number = detail::make_empty({}, a.dtype, cpu, Loc{});
-    detail::store(a.dtype, number.raw_data(), a.is_reciprocal ? Scalar(a.factor / value) : a.factor == 1 ? Scalar(a.value) : Scalar(a.factor * value));
+    detail::store(a.dtype, number.raw_data(),
+                  a.is_reciprocal     ? Scalar(a.factor / value)
+                      : a.factor == 1 ? Scalar(a.value)
+                                      : Scalar(a.factor * value));
     number.impl()->trace = 0;
     return number;
 }
@@ -575,14 +565,18 @@ TAPIR_FORM(ones, MakeAttrs, made(t.sizes("shape"), a.dtype, a.device), ones(a.sh
 TAPIR_FORM(full, FullAttrs, made(t.sizes("shape"), a.dtype, a.device), full(a.shape, a.value, options_of(a)), f("value", a.value); make_fields(f, a));
 TAPIR_FORM(empty_like, MakeAttrs, made(t[0].shape, a.dtype, a.device), empty_like(x[0], options_of(a)), like_fields(f, a));
 TAPIR_FORM(zeros_like, MakeAttrs, made(t[0].shape, a.dtype, a.device), zeros_like(x[0], options_of(a)), like_fields(f, a));
-TAPIR_FORM(full_like, FullAttrs, made(t[0].shape, a.dtype, a.device), full_like(x[0], a.value, options_of(a)), f("value", a.value); like_fields(f, a));
-TAPIR_FORM(arange, RangeAttrs, unstated(), arange(a.start, a.end, a.step, options_of(a)),
-           f("start", a.start)("end", a.end)("step", a.step); like_fields(f, a));
+TAPIR_FORM(full_like, FullAttrs, made(t[0].shape, a.dtype, a.device), full_like(x[0], a.value, options_of(a)), f("value", a.value);
+           like_fields(f, a));
+TAPIR_FORM(arange, RangeAttrs, unstated(), arange(a.start, a.end, a.step, options_of(a)), f("start", a.start)("end", a.end)("step", a.step);
+           like_fields(f, a));
 TAPIR_FORM(linspace, SpaceAttrs, made({t.size("steps")}, a.dtype, a.device), linspace(a.start, a.end, a.steps, options_of(a)), space_fields(f, a));
-TAPIR_FORM(logspace, SpaceAttrs, made({t.size("steps")}, a.dtype, a.device), logspace(a.start, a.end, a.steps, a.base, options_of(a)), f("base", a.base); space_fields(f, a));
+TAPIR_FORM(logspace, SpaceAttrs, made({t.size("steps")}, a.dtype, a.device), logspace(a.start, a.end, a.steps, a.base, options_of(a)),
+           f("base", a.base);
+           space_fields(f, a));
 TAPIR_FORM(tril_indices, TriangleAttrs, unstated(), indices_of_triangle(a, true), triangle_fields(f, a));
 TAPIR_FORM(triu_indices, TriangleAttrs, unstated(), indices_of_triangle(a, false), triangle_fields(f, a));
 TAPIR_FORM(eye, MakeAttrs, made(t.sizes("shape"), a.dtype, a.device), eye(a.shape[0], a.shape[1], options_of(a)), make_fields(f, a));
-TAPIR_FORM(number, NumberCall, made({}, a.dtype, cpu), number_of(a), f("value", a.value)("factor", a.factor)("is_reciprocal", a.is_reciprocal)("dtype", a.dtype));
+TAPIR_FORM(number, NumberCall, made({}, a.dtype, cpu), number_of(a),
+           f("value", a.value)("factor", a.factor)("is_reciprocal", a.is_reciprocal)("dtype", a.dtype));
 
 }  // namespace tapir

@@ -22,9 +22,8 @@ struct TensorOptions {
     std::optional<Device> device;  // unless given: default_device()
     bool requires_grad = false;
     TensorOptions() = default;
-    TensorOptions(DType d) : dtype(d) {}                             // NOLINT: implicit by design
-    TensorOptions(DType d, Device where, bool gradient = false)
-        : dtype(d), device(where), requires_grad(gradient) {}
+    TensorOptions(DType d) : dtype(d) {}  // NOLINT: implicit by design
+    TensorOptions(DType d, Device where, bool gradient = false) : dtype(d), device(where), requires_grad(gradient) {}
     TensorOptions(Device where, bool gradient = false) : device(where), requires_grad(gradient) {}  // NOLINT
 };
 
@@ -89,8 +88,7 @@ Tensor randn(const Shape& shape, Generator& generator, TensorOptions options = {
 /// Integers in [low, high), int64 unless given. Throws ValueError when low >= high.
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
 Tensor randint(std::int64_t high, const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
-Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, Generator& generator, TensorOptions options = {},
-               Loc loc = Loc::current());
+Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, Generator& generator, TensorOptions options = {}, Loc loc = Loc::current());
 Tensor randint(std::int64_t high, const Shape& shape, Generator& generator, TensorOptions options = {}, Loc loc = Loc::current());
 /// 0 ... n-1 in random order, int64.
 Tensor randperm(std::int64_t n, Loc loc = Loc::current());
@@ -116,8 +114,7 @@ class Literal {
     template <class T>
         requires(std::is_arithmetic_v<T>)
     Literal(T value) noexcept : value_(value) {}  // NOLINT: implicit by design
-    Literal(std::initializer_list<Literal> list) noexcept
-        : value_(0), list_(list.end() - list.size()), size_(list.size()), is_list_(true) {}
+    Literal(std::initializer_list<Literal> list) noexcept : value_(0), list_(list.end() - list.size()), size_(list.size()), is_list_(true) {}
 
     bool is_list() const noexcept { return is_list_; }
     Scalar value() const noexcept { return value_; }
@@ -214,9 +211,8 @@ Tensor tensor(const std::vector<std::vector<T>>& values, TensorOptions options =
 /// in elements (row-major unless given). Throws ValueError for null or misaligned data and for negative strides, DeviceError
 /// for options.device = cuda(i) and data that is not on that device; what wrote it there must be done or on the current stream.
 Tensor from_blob(void* data, const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
-Tensor from_blob(void* data, const Shape& shape, std::function<void(void*)> deleter, TensorOptions options = {},
+Tensor from_blob(void* data, const Shape& shape, std::function<void(void*)> deleter, TensorOptions options = {}, Loc loc = Loc::current());
+Tensor from_blob(void* data, const Shape& shape, const Shape& strides, std::function<void(void*)> deleter, TensorOptions options = {},
                  Loc loc = Loc::current());
-Tensor from_blob(void* data, const Shape& shape, const Shape& strides, std::function<void(void*)> deleter,
-                 TensorOptions options = {}, Loc loc = Loc::current());
 
 }  // namespace tapir

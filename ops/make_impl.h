@@ -98,8 +98,7 @@ inline Tensor moved_to(Tensor t, const TensorOptions& options, const Loc& loc) {
 inline MakeAttrs attrs_of(const Tensor& t) { return {t.shape(), t.dtype(), t.device()}; }
 
 template <class AttrsOf>
-[[gnu::noinline, gnu::cold]] void tell_made(const OpInfo& op, const Tensor& t, const Loc& loc, const AttrsOf& attrs,
-                                            const Tensor* like) {
+[[gnu::noinline, gnu::cold]] void tell_made(const OpInfo& op, const Tensor& t, const Loc& loc, const AttrsOf& attrs, const Tensor* like) {
     if (like) {
         record(op, loc, {like}, t, {}, attrs(attrs_of(t)));
     } else {
@@ -110,8 +109,8 @@ template <class AttrsOf>
 /// What a maker does last: t requires a gradient where the options say so, and watchers are told. `attrs(MakeAttrs)` is what it was
 /// asked for; `like`: the tensor that t was made like.
 template <class AttrsOf>
-[[gnu::always_inline]] inline void finish_making(const OpInfo& op, Tensor& t, const TensorOptions& options, const Loc& loc,
-                                                 const AttrsOf& attrs, const Tensor* like = nullptr) {
+[[gnu::always_inline]] inline void finish_making(const OpInfo& op, Tensor& t, const TensorOptions& options, const Loc& loc, const AttrsOf& attrs,
+                                                 const Tensor* like = nullptr) {
     if (options.requires_grad) [[unlikely]]
         t.requires_grad_(true, loc);
     if (is_watched()) [[unlikely]]

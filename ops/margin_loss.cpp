@@ -182,7 +182,7 @@ Tensor multilabel_margin_loss(In input, In target, Reduction reduction) {
     }
     check_range("multilabel_margin_loss", In(target.tensor, input.loc), -1, classes);  // -1 ends them
     const Tensor t = to(target, int64).reshape(x.shape());
-    const Tensor is_named = cumsum(to(t == -1, int64), 1) == 0;  // before the first -1
+    const Tensor is_named = cumsum(to(t == -1, int64), 1) == 0;                      // before the first -1
     const Tensor is_class = t.unsqueeze(2) == arange(classes, {int64, x.device()});  // (n, targets, classes)
     const Tensor is_target = any(logical_and(is_class, is_named.unsqueeze(2)), {1});
     const Tensor of_targets = gather(x, 1, where(is_named, t, 0));
@@ -238,9 +238,8 @@ Tensor triplet_margin_loss(In anchor, In positive, In negative, double margin, d
     return triplet(a, near, far, distance, margin, swap, reduction);
 }
 
-Tensor triplet_margin_with_distance_loss(In anchor, In positive, In negative,
-                                         const std::function<Tensor(const Tensor&, const Tensor&)>& distance, double margin,
-                                         bool swap, Reduction reduction) {
+Tensor triplet_margin_with_distance_loss(In anchor, In positive, In negative, const std::function<Tensor(const Tensor&, const Tensor&)>& distance,
+                                         double margin, bool swap, Reduction reduction) {
     check_all("triplet_margin_with_distance_loss", anchor, {&positive, &negative});
     check_reduction("triplet_margin_with_distance_loss", reduction, anchor.loc);
     check_margin("triplet_margin_with_distance_loss", margin, anchor.loc);

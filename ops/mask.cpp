@@ -38,18 +38,13 @@ void masked_fill_rule(Backward& b) {
 }  // namespace
 
 TAPIR_OP(where, "Where", where_rule, "One of two tensors, element by element, as a condition says.",
-         TAPIR_SAMPLE("b(3,4) f(3,4) f(3,4)", where(x[0], x[1], x[2])),
-         TAPIR_SAMPLE("b(3,1) f(4) f(2,1,1)", where(x[0], x[1], x[2])),
-         TAPIR_SAMPLE("b(4) f(3,4) f()", where(x[0], x[1], x[2])),
-         TAPIR_SAMPLE("b(3,4) f(3,4)", where(x[0], x[1], 0.5)), TAPIR_SAMPLE("b(3,4) f(4)", where(x[0], 2, x[1])),
-         TAPIR_SAMPLE("b() f(2,3) f(3)", where(x[0], x[1], x[2])),
-         TAPIR_SAMPLE("b(5) i(5)<9 f(5)", where(x[0], x[1], x[2])),
-         TAPIR_SAMPLE("b(3,37) f(3,37) f(37)", where(x[0], x[1], x[2])));
+         TAPIR_SAMPLE("b(3,4) f(3,4) f(3,4)", where(x[0], x[1], x[2])), TAPIR_SAMPLE("b(3,1) f(4) f(2,1,1)", where(x[0], x[1], x[2])),
+         TAPIR_SAMPLE("b(4) f(3,4) f()", where(x[0], x[1], x[2])), TAPIR_SAMPLE("b(3,4) f(3,4)", where(x[0], x[1], 0.5)),
+         TAPIR_SAMPLE("b(3,4) f(4)", where(x[0], 2, x[1])), TAPIR_SAMPLE("b() f(2,3) f(3)", where(x[0], x[1], x[2])),
+         TAPIR_SAMPLE("b(5) i(5)<9 f(5)", where(x[0], x[1], x[2])), TAPIR_SAMPLE("b(3,37) f(3,37) f(37)", where(x[0], x[1], x[2])));
 TAPIR_OP(masked_fill, "Where", masked_fill_rule, "A tensor with a number where a mask holds.",
-         TAPIR_SAMPLE("f(3,4) b(3,4)", masked_fill(x[0], x[1], 2.5)),
-         TAPIR_SAMPLE("f(2,3,4) b(3,1)", masked_fill(x[0], x[1], -1)),
-         TAPIR_SAMPLE("f(3,4) b(4) f()", masked_fill(x[0], x[1], x[2])),
-         TAPIR_SAMPLE("i(3,4)<9 b(4)", masked_fill(x[0], x[1], 7)));
+         TAPIR_SAMPLE("f(3,4) b(3,4)", masked_fill(x[0], x[1], 2.5)), TAPIR_SAMPLE("f(2,3,4) b(3,1)", masked_fill(x[0], x[1], -1)),
+         TAPIR_SAMPLE("f(3,4) b(4) f()", masked_fill(x[0], x[1], x[2])), TAPIR_SAMPLE("i(3,4)<9 b(4)", masked_fill(x[0], x[1], 7)));
 TAPIR_OP(nonzero, "NonZero", NonDiff, "The positions of what is not 0.", TAPIR_SAMPLE("b(3,4)", nonzero(x[0])),
          TAPIR_SAMPLE("i(2,3,2)<2", nonzero(x[0])), TAPIR_SAMPLE("b(7)", nonzero(x[0])));
 
@@ -128,9 +123,8 @@ void choose(const Tensor& out, const Tensor& mask, const Tensor& a, const Tensor
     const int64_t width = choice.sizes[last];
     const auto run = [&](const int64_t(&at)[4], int64_t n) {
         const auto address = [&](int k, unsigned bytes) { return operands[k]->data + at[k] * bytes; };
-        kernels::choose_run(size, n, reinterpret_cast<const std::uint8_t*>(address(1, 1)), choice.strides[1][last],
-                            address(2, size), choice.strides[2][last], address(3, size), choice.strides[3][last],
-                            address(0, size));
+        kernels::choose_run(size, n, reinterpret_cast<const std::uint8_t*>(address(1, 1)), choice.strides[1][last], address(2, size),
+                            choice.strides[2][last], address(3, size), choice.strides[3][last], address(0, size));
     };
     if (last == 0) {
         const auto part = [&](int64_t begin, int64_t end) {
@@ -181,8 +175,7 @@ Tensor where_as(const In& condition, const Tensor& first, const Tensor& second, 
     const Loc& loc = condition.loc;
     const Tensor a = beside("where", first, condition.tensor, loc), b = beside("where", second, condition.tensor, loc);
     Tensor out = choose_as("where", condition.tensor, a, b, condition.tensor, dtype, loc);
-    if (detail::thread.observed)
-        record(where_op, loc, {&condition.tensor, &a, &b}, out, {&condition.tensor});
+    if (detail::thread.observed) record(where_op, loc, {&condition.tensor, &a, &b}, out, {&condition.tensor});
     return out;
 }
 
@@ -394,9 +387,7 @@ Tensor nonzero(In x) {
 
 // --- Methods -----------------------------------------------------------------------------------------------------------
 
-Tensor Tensor::masked_fill(const Tensor& mask, Scalar value, Loc loc) const {
-    return tapir::masked_fill(In(*this, loc), In(mask, loc), value);
-}
+Tensor Tensor::masked_fill(const Tensor& mask, Scalar value, Loc loc) const { return tapir::masked_fill(In(*this, loc), In(mask, loc), value); }
 Tensor Tensor::masked_fill(const Tensor& mask, const Tensor& value, Loc loc) const {
     return tapir::masked_fill(In(*this, loc), In(mask, loc), In(value, loc));
 }
@@ -405,9 +396,7 @@ Tensor Tensor::nonzero(Loc loc) const { return tapir::nonzero(In(*this, loc)); }
 Tensor Tensor::where(const Tensor& condition, const Tensor& other, Loc loc) const {
     return tapir::where(In(condition, loc), In(*this, loc), In(other, loc));
 }
-Tensor Tensor::where(const Tensor& condition, Scalar other, Loc loc) const {
-    return tapir::where(In(condition, loc), In(*this, loc), other);
-}
+Tensor Tensor::where(const Tensor& condition, Scalar other, Loc loc) const { return tapir::where(In(condition, loc), In(*this, loc), other); }
 
 namespace {
 
@@ -483,7 +472,8 @@ bool masked_fill_into(const FormCall& x, const Tensor& out) {
 }  // namespace
 
 TAPIR_INTO_FORM(where, detail::NoAttrs, pointwise(t, promoted(t, 1)), where(x[0], x[1], x[2]), where_into, static_cast<void>(f));
-TAPIR_INTO_FORM(masked_fill, detail::NoAttrs, shaped(t[0], broadcast(t, 0, 2)), masked_fill(x[0], x[1], x[2]), masked_fill_into, static_cast<void>(f));
+TAPIR_INTO_FORM(masked_fill, detail::NoAttrs, shaped(t[0], broadcast(t, 0, 2)), masked_fill(x[0], x[1], x[2]), masked_fill_into,
+                static_cast<void>(f));
 TAPIR_DATA_SIZED_FORM(nonzero, detail::NoAttrs, unstated(), 1, nonzero(x[0]), static_cast<void>(f));
 
 }  // namespace tapir

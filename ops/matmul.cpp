@@ -28,14 +28,13 @@ void linear_rule(Backward& b);
 
 }  // namespace
 
-TAPIR_OP(matmul, "MatMul", matmul_rule, "Matrix product with broadcast batch dimensions.",
-         TAPIR_SAMPLE("f(2,3) f(3,4)", matmul(x[0], x[1])), TAPIR_SAMPLE("f(3) f(3)", matmul(x[0], x[1])),
-         TAPIR_SAMPLE("f(2,3) f(3)", matmul(x[0], x[1])), TAPIR_SAMPLE("f(3) f(3,2)", matmul(x[0], x[1])),
-         TAPIR_SAMPLE("f(2,3,4) f(4,2)", matmul(x[0], x[1])), TAPIR_SAMPLE("f(2,3,4) f(4)", matmul(x[0], x[1])),
-         TAPIR_SAMPLE("f(4) f(2,4,3)", matmul(x[0], x[1])), TAPIR_SAMPLE("f(2,1,3,4) f(3,4,2)", matmul(x[0], x[1])),
-         TAPIR_SAMPLE("f(2,3) f(2,3,2)", matmul(x[0], x[1])), TAPIR_SAMPLE("f(2,3) f(3,4)", mm(x[0], x[1])),
-         TAPIR_SAMPLE("f(2,3,4) f(2,4,2)", bmm(x[0], x[1])), TAPIR_SAMPLE("f(2,3) f(3)", mv(x[0], x[1])),
-         TAPIR_SAMPLE("f(3) f(3)", dot(x[0], x[1])), TAPIR_SAMPLE("f(3) f(2)", outer(x[0], x[1])));
+TAPIR_OP(matmul, "MatMul", matmul_rule, "Matrix product with broadcast batch dimensions.", TAPIR_SAMPLE("f(2,3) f(3,4)", matmul(x[0], x[1])),
+         TAPIR_SAMPLE("f(3) f(3)", matmul(x[0], x[1])), TAPIR_SAMPLE("f(2,3) f(3)", matmul(x[0], x[1])),
+         TAPIR_SAMPLE("f(3) f(3,2)", matmul(x[0], x[1])), TAPIR_SAMPLE("f(2,3,4) f(4,2)", matmul(x[0], x[1])),
+         TAPIR_SAMPLE("f(2,3,4) f(4)", matmul(x[0], x[1])), TAPIR_SAMPLE("f(4) f(2,4,3)", matmul(x[0], x[1])),
+         TAPIR_SAMPLE("f(2,1,3,4) f(3,4,2)", matmul(x[0], x[1])), TAPIR_SAMPLE("f(2,3) f(2,3,2)", matmul(x[0], x[1])),
+         TAPIR_SAMPLE("f(2,3) f(3,4)", mm(x[0], x[1])), TAPIR_SAMPLE("f(2,3,4) f(2,4,2)", bmm(x[0], x[1])),
+         TAPIR_SAMPLE("f(2,3) f(3)", mv(x[0], x[1])), TAPIR_SAMPLE("f(3) f(3)", dot(x[0], x[1])), TAPIR_SAMPLE("f(3) f(2)", outer(x[0], x[1])));
 TAPIR_OP(baddbmm, NoOnnx("MatMul, Mul, Add"), Composed, "beta * c + alpha * a b, of batches.",
          TAPIR_SAMPLE_AS("f(2,3,2) f(2,3,4) f(2,4,2)", "baddbmm(x[0], x[1], x[2], beta=3, alpha=2)", baddbmm(x[0], x[1], x[2], 3, 2)),
          TAPIR_SAMPLE("f(3) f(3,4) f(4)", addmv(x[0], x[1], x[2])), TAPIR_SAMPLE("f(4) f(4)", vdot(x[0], x[1])));
@@ -44,8 +43,7 @@ TAPIR_OP(bilinear, NoOnnx("Einsum"), Composed, "Sums over products of two inputs
          TAPIR_SAMPLE("f(2,3,2) f(2,3,2) f(1,2,2)", bilinear(x[0], x[1], x[2])), TAPIR_SAMPLE("f(2) f(3) f(4,2,3)", bilinear(x[0], x[1], x[2])));
 TAPIR_OP(linear, "Gemm", linear_rule, "x W^T + b.", TAPIR_SAMPLE("f(2,3) f(4,3) f(4)", linear(x[0], x[1], x[2])),
          TAPIR_SAMPLE("f(3) f(4,3) f(4)", linear(x[0], x[1], x[2])), TAPIR_SAMPLE("f(2,3) f(4,3)", linear(x[0], x[1])),
-         TAPIR_SAMPLE("f(2,3,4) f(2,4) f(2)", linear(x[0], x[1], x[2])),
-         TAPIR_SAMPLE("f(1,5) f(3,5) f(3)", linear(x[0], x[1], x[2])));
+         TAPIR_SAMPLE("f(2,3,4) f(2,4) f(2)", linear(x[0], x[1], x[2])), TAPIR_SAMPLE("f(1,5) f(3,5) f(3)", linear(x[0], x[1], x[2])));
 
 // --- Arithmetic ------------------------------------------------------------------------------------------------------------
 
@@ -80,8 +78,19 @@ void naive_bfloat16(const MatrixProduct& p, int64_t i) {
 
 template <class T>
 void call_gemm(const MatrixProduct& p) {
-    const kernels::Gemm<T> one{p.m, p.n, p.k, static_cast<const T*>(p.a), p.a_row, p.a_col, static_cast<const T*>(p.b),
-                               p.b_row, p.b_col, static_cast<T*>(p.c), p.c_row, p.accumulate ? T(1) : T(0), T(1),
+    const kernels::Gemm<T> one{p.m,
+                               p.n,
+                               p.k,
+                               static_cast<const T*>(p.a),
+                               p.a_row,
+                               p.a_col,
+                               static_cast<const T*>(p.b),
+                               p.b_row,
+                               p.b_col,
+                               static_cast<T*>(p.c),
+                               p.c_row,
+                               p.accumulate ? T(1) : T(0),
+                               T(1),
                                static_cast<const T*>(p.bias)};
     if (p.batch == 1) [[likely]] {
         kernels::gemm(one);
@@ -174,8 +183,7 @@ Batch merged_batch(const Shape& batch, const Side& left, const Side& right) {
         if (batch.raw(d) == 1) continue;
         const int64_t a_step = batch_stride(left, d, batch.rank()), b_step = batch_stride(right, d, batch.rank());
         const int before = merged.rank - 1;
-        const bool follows =
-            before >= 0 && merged.a_step[before] == a_step * batch.raw(d) && merged.b_step[before] == b_step * batch.raw(d);
+        const bool follows = before >= 0 && merged.a_step[before] == a_step * batch.raw(d) && merged.b_step[before] == b_step * batch.raw(d);
         const int at = follows ? before : merged.rank++;
         merged.size[at] = follows ? merged.size[at] * batch.raw(d) : batch.raw(d);
         merged.a_step[at] = a_step;
@@ -381,9 +389,7 @@ void linear_rule(Backward& b) {
 
 }  // namespace
 
-void set_float32_matmul_precision(MatmulPrecision precision) noexcept {
-    __atomic_store_n(&matmul_precision, precision, __ATOMIC_RELAXED);
-}
+void set_float32_matmul_precision(MatmulPrecision precision) noexcept { __atomic_store_n(&matmul_precision, precision, __ATOMIC_RELAXED); }
 MatmulPrecision float32_matmul_precision() noexcept { return __atomic_load_n(&matmul_precision, __ATOMIC_RELAXED); }
 
 // --- The public functions ----------------------------------------------------------------------------------------------------
@@ -406,8 +412,8 @@ Tensor matmul_of(const char* op, const In& a, int a_dim, const In& b, int b_dim)
     detail::check_defined(a, op);
     detail::check_defined(b, op);
     if (a.tensor.dim() != a_dim || b.tensor.dim() != b_dim) {
-        fail<ShapeError>(a.loc, "{}: needs a tensor of {} and one of {} dimensions, got {} and {}{}", op, a_dim, b_dim,
-                         a.tensor.shape(), b.tensor.shape(), a_dim > 1 ? "; matmul() takes others" : "");
+        fail<ShapeError>(a.loc, "{}: needs a tensor of {} and one of {} dimensions, got {} and {}{}", op, a_dim, b_dim, a.tensor.shape(),
+                         b.tensor.shape(), a_dim > 1 ? "; matmul() takes others" : "");
     }
     if (a_dim == 3 && a->sizes[0] != b->sizes[0]) {
         fail<ShapeError>(a.loc, "{}: batch sizes differ: {} x {}", op, a.tensor.shape(), b.tensor.shape());
@@ -467,15 +473,15 @@ Tensor linear(In x, In weight, const Tensor& bias) {
     if (is_composed_linear(in, w, b)) [[unlikely]]
         return composed_linear(x, weight, bias);
     if (w->rank != 2 || in->rank == 0 || in->sizes[in->rank - 1] != w->sizes[1]) {
-        fail<ShapeError>(x.loc, "linear: an input of shape {} does not fit a weight of shape {} (out, in){}", x.tensor.shape(),
-                         weight.tensor.shape(), linear_hint(x.tensor.shape(), weight.tensor.shape()));
+        fail<ShapeError>(x.loc, "linear: an input of shape {} does not fit a weight of shape {} (out, in){}", x.tensor.shape(), weight.tensor.shape(),
+                         linear_hint(x.tensor.shape(), weight.tensor.shape()));
     }
     if (b && (b->rank != 1 || b->sizes[0] != w->sizes[0])) {
         fail<ShapeError>(x.loc, "linear: a bias of shape {} does not fit a weight of shape {} (out, in)", bias.shape(), weight.tensor.shape());
     }
     if (in->dtype != w->dtype || (b && b->dtype != w->dtype)) {
-        fail<DTypeError>(x.loc, "linear: input, weight and bias must have one dtype, got {}, {} and {}{}", name(in->dtype),
-                         name(w->dtype), b ? name(b->dtype) : "no bias", detail::conversion_hint(in->dtype, w->dtype));
+        fail<DTypeError>(x.loc, "linear: input, weight and bias must have one dtype, got {}, {} and {}{}", name(in->dtype), name(w->dtype),
+                         b ? name(b->dtype) : "no bias", detail::conversion_hint(in->dtype, w->dtype));
     }
     detail::check_same_device("linear", x.tensor, weight.tensor, x.loc);
     if (b) {
@@ -493,8 +499,9 @@ Tensor linear(In x, In weight, const Tensor& bias) {
         sizes[in->rank - 1] = w->sizes[0];
         out = detail::make_empty(sizes, in->rank, rows * w->sizes[0], in->dtype, in->device, x.loc);
         detail::at_line(x.loc, [&] {
-            multiply({in->dtype, rows, w->sizes[0], w->sizes[1], in->data, w->sizes[1], 1, w->data, w->strides[1], w->strides[0],
-                      out.raw_data(), w->sizes[0], b ? b->data : nullptr}, in->device);
+            multiply({in->dtype, rows, w->sizes[0], w->sizes[1], in->data, w->sizes[1], 1, w->data, w->strides[1], w->strides[0], out.raw_data(),
+                      w->sizes[0], b ? b->data : nullptr},
+                     in->device);
         });
     } else if (b && is_floating(in->dtype) && !as_it_is) {  // 16-bit floats: rounded once, after the bias
         const detail::UnrecordedPartsOf parts(x.loc);
@@ -527,15 +534,13 @@ Tensor plus_product(const char* op, const In& c, const Tensor& product, Scalar b
 // Whether the product of 16-bit floats is computed in float32: then the sum is, too, and rounded once.
 bool is_summed_wide(const In& c, const In& a, const In& b) {
     const DType dtype = a->dtype;
-    if ((dtype != float16 && dtype != bfloat16) || c->dtype != dtype || b->dtype != dtype || detail::thread.autocast)
-        return false;
+    if ((dtype != float16 && dtype != bfloat16) || c->dtype != dtype || b->dtype != dtype || detail::thread.autocast) return false;
     const int64_t multiplications = a->numel * (b->rank > 1 ? b->sizes[b->rank - 1] : 1);
     return product_dtype(dtype, a->device, multiplications) == float32;
 }
 
 // beta * c + alpha * a b, of tensors with a_dim and b_dim dimensions.
-Tensor add_product(const char* op, const In& c, const In& a, int a_dim, const In& b, int b_dim, Scalar beta,
-                   Scalar alpha) {
+Tensor add_product(const char* op, const In& c, const In& a, int a_dim, const In& b, int b_dim, Scalar beta, Scalar alpha) {
     const detail::ComposedOp composed(op);
     for (const In* t : {&c, &a, &b}) detail::check_defined(*t, op);
     const detail::RecordedParts parts(c.loc);
@@ -548,9 +553,7 @@ Tensor add_product(const char* op, const In& c, const In& a, int a_dim, const In
 }  // namespace
 
 Tensor addmm(In c, In a, In b, Scalar beta, Scalar alpha) { return add_product("addmm", c, a, 2, b, 2, beta, alpha); }
-Tensor baddbmm(In c, In a, In b, Scalar beta, Scalar alpha) {
-    return add_product("baddbmm", c, a, 3, b, 3, beta, alpha);
-}
+Tensor baddbmm(In c, In a, In b, Scalar beta, Scalar alpha) { return add_product("baddbmm", c, a, 3, b, 3, beta, alpha); }
 Tensor addmv(In c, In a, In x, Scalar beta, Scalar alpha) { return add_product("addmv", c, a, 2, x, 1, beta, alpha); }
 
 Tensor vdot(In a, In b) { return matmul_of("vdot", a, 1, b, 1); }
@@ -609,7 +612,8 @@ bool matmul_into(const FormCall& x, const Tensor& out) {
     if (k != k2) return false;
     if (a->rank == 2 && b->rank == 2) {
         if (y->numel != m * n) return false;
-        if (y->numel > 0) multiply({y->dtype, m, n, k, a->data, a->strides[0], a->strides[1], b->data, b->strides[0], b->strides[1], y->data, n}, cpu);
+        if (y->numel > 0)
+            multiply({y->dtype, m, n, k, a->data, a->strides[0], a->strides[1], b->data, b->strides[0], b->strides[1], y->data, n}, cpu);
         return true;
     }
     const Shape of_a(a->sizes, std::max(a->rank - 2, 0)), of_b(b->sizes, std::max(b->rank - 2, 0));
@@ -633,6 +637,7 @@ bool linear_into(const FormCall& x, const Tensor& out) {
 }  // namespace
 
 TAPIR_INTO_FORM(matmul, detail::NoAttrs, unstated(), matmul(x[0], x[1]), matmul_into, static_cast<void>(f));
-TAPIR_INTO_FORM(linear, detail::NoAttrs, shaped(t[0], appended(without_last(t[0].shape), t[1], 0, t[1].rank() - 1), promoted(t)), (x.count > 2 ? linear(x[0], x[1], x[2]) : linear(x[0], x[1])), linear_into, static_cast<void>(f));
+TAPIR_INTO_FORM(linear, detail::NoAttrs, shaped(t[0], appended(without_last(t[0].shape), t[1], 0, t[1].rank() - 1), promoted(t)),
+                (x.count > 2 ? linear(x[0], x[1], x[2]) : linear(x[0], x[1])), linear_into, static_cast<void>(f));
 
 }  // namespace tapir

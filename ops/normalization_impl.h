@@ -105,8 +105,7 @@ template <class At>
 /// below.
 template <class T>
 bool is_in_range(double squares, double variance, double eps) {
-    return squares <= static_cast<double>(std::numeric_limits<T>::max()) &&
-           variance + eps >= static_cast<double>(std::numeric_limits<T>::min());
+    return squares <= static_cast<double>(std::numeric_limits<T>::max()) && variance + eps >= static_cast<double>(std::numeric_limits<T>::min());
 }
 
 inline void check_channels(const char* op, const In& x, const Tensor& t, const char* what) {
@@ -135,8 +134,8 @@ inline void check_input(const char* op, const In& x, int least_dims) {
     detail::check_defined(x, op);
     const DType dtype = x->dtype;
     if (!is_floating(dtype) || g->dtype != dtype || g.tensor.shape() != x.tensor.shape()) {
-        fail<ShapeError>(x.loc, "{}: needs a gradient and an input of one shape and floating dtype, got {} of {} and {} of {}", op,
-                         g.tensor.shape(), name(g->dtype), x.tensor.shape(), name(dtype));
+        fail<ShapeError>(x.loc, "{}: needs a gradient and an input of one shape and floating dtype, got {} of {} and {} of {}", op, g.tensor.shape(),
+                         name(g->dtype), x.tensor.shape(), name(dtype));
     }
     detail::check_same_device(op, x.tensor, g.tensor, x.loc);
 }
@@ -153,8 +152,8 @@ inline void check_last_dims(const char* op, const In& x, const Shape& normalized
 /// Records y = op(x, weight, bias), of which weight and bias may be undefined. Saved: stats, x, the weight if there is one. Watchers
 /// are told of `told`, where it is not null.
 template <class Attrs>
-void record_norm(const OpInfo& op, const Loc& loc, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y,
-                 const Tensor& stats, const Attrs& attrs, const RecordArgs* told) {
+void record_norm(const OpInfo& op, const Loc& loc, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y, const Tensor& stats,
+                 const Attrs& attrs, const RecordArgs* told) {
     if (!detail::thread.observed) return;
     const Tensor* const inputs[] = {&x, weight.defined() ? &weight : &bias, &bias};
     const Tensor* const saved[] = {&stats, &x, &weight};
@@ -166,8 +165,8 @@ void record_norm(const OpInfo& op, const Loc& loc, const Tensor& x, const Tensor
 /// The same; watchers are told of these operands, and of what make_call() says that the op was called with.
 template <class Attrs, class MakeCall>
     requires std::is_invocable_v<MakeCall>
-void record_norm(const OpInfo& op, const Loc& loc, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y,
-                 const Tensor& stats, const Attrs& attrs, const MakeCall& make_call) {
+void record_norm(const OpInfo& op, const Loc& loc, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y, const Tensor& stats,
+                 const Attrs& attrs, const MakeCall& make_call) {
     if (!detail::is_watched()) [[likely]]
         return record_norm(op, loc, x, weight, bias, y, stats, attrs, nullptr);
     const Tensor* const inputs[] = {&x, weight.defined() ? &weight : &bias, &bias};

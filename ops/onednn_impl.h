@@ -10,8 +10,6 @@ inline dnnl::engine& engine() {
     return made;
 }
 
-inline dnnl::memory around(const dnnl::memory::desc& desc, const void* data) {
-    return {desc, engine(), const_cast<void*>(data)};
-}
+inline dnnl::memory around(const dnnl::memory::desc& desc, const void* data) { return {desc, engine(), const_cast<void*>(data)}; }
 
 }  // namespace tapir::onednn

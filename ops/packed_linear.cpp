@@ -47,7 +47,9 @@ Tensor packed_linear_of(const FormCall& x, const PackedAttrs& a) {
     const Tensor* const operands[] = {&in, &x[1], x.count > 2 ? &x[2] : nullptr};
     const FormCall call{operands, x.count, &a};
     const int64_t k = row_of(call, a.out_features);
-    if (k == 0) fail<ValueError>(Loc::current(), "packed_linear: {} and {} are no row and packed weight of {} rows", x[0].shape(), x[1].shape(), a.out_features);
+    if (k == 0)
+        fail<ValueError>(Loc::current(), "packed_linear: {} and {} are no row and packed weight of {} rows", x[0].shape(), x[1].shape(),
+                         a.out_features);
     Shape shape = in.shape();
     shape.raw(shape.rank() - 1) = a.out_features;
     const Tensor out = detail::make_empty(shape, float32, cpu, Loc{});

@@ -26,11 +26,9 @@ TAPIR_OP(huber_loss, NoOnnx("Sub, Abs, Where, ReduceMean"), pair_loss_rule, "Qua
          TAPIR_SAMPLE_AS("f(3,4) f(4)", "huber_loss(x[0], x[1], 'sum', 0.7)", huber_loss(x[0], x[1], Reduction::sum, 0.7)),
          TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "huber_loss(x[0], x[1], 'mean', 0.3)", huber_loss(x[0], x[1], Reduction::mean, 0.3)));
 TAPIR_OP(smooth_l1_loss, NoOnnx("Sub, Abs, Where, ReduceMean"), pair_loss_rule, "huber_loss / beta.",
-         TAPIR_SAMPLE_AS("f(3,4) f(3,1)", "smooth_l1_loss(x[0], x[1], reduction='none', beta=0.7)",
-                         smooth_l1_loss(x[0], x[1], Reduction::none, 0.7)),
+         TAPIR_SAMPLE_AS("f(3,4) f(3,1)", "smooth_l1_loss(x[0], x[1], reduction='none', beta=0.7)", smooth_l1_loss(x[0], x[1], Reduction::none, 0.7)),
          TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "smooth_l1_loss(x[0], x[1], beta=2)", smooth_l1_loss(x[0], x[1], Reduction::mean, 2)));
-TAPIR_OP(binary_cross_entropy_with_logits, NoOnnx("Mul, Exp, Log, Sub, ReduceMean"), pair_loss_rule,
-         "Binary cross-entropy of sigmoid(input).",
+TAPIR_OP(binary_cross_entropy_with_logits, NoOnnx("Mul, Exp, Log, Sub, ReduceMean"), pair_loss_rule, "Binary cross-entropy of sigmoid(input).",
          TAPIR_SAMPLE_AS("f(3,4) p(3,4)", "binary_cross_entropy_with_logits(x[0], x[1], reduction='none')",
                          binary_cross_entropy_with_logits(x[0], x[1], {}, {}, Reduction::none)),
          TAPIR_SAMPLE_AS("f(3,4) p(3,4) u(4)", "binary_cross_entropy_with_logits(x[0], x[1], x[2], reduction='sum')",
@@ -38,8 +36,8 @@ TAPIR_OP(binary_cross_entropy_with_logits, NoOnnx("Mul, Exp, Log, Sub, ReduceMea
 
 namespace {
 
-using std::int64_t;
 using kernels::PairLoss;
+using std::int64_t;
 
 constexpr int64_t kPart = 16 * 1024;
 
@@ -139,9 +137,7 @@ void pair_loss_rule(Backward& b) {
 
 }  // namespace
 
-bool is_fused_pair(const In& input, const In& target) {
-    return !on_gpu(input.tensor) && input->dtype == target->dtype && is_floating(input->dtype);
-}
+bool is_fused_pair(const In& input, const In& target) { return !on_gpu(input.tensor) && input->dtype == target->dtype && is_floating(input->dtype); }
 
 Tensor huber_loss_of(const In& input, const In& target, double delta, Reduction reduction) {
     return pair_loss(huber_loss_op, PairLoss::huber, delta, input, target, reduction);

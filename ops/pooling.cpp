@@ -66,22 +66,24 @@ Tensor to_largest_adaptive(const Tensor& g, const Tensor& of, const Shape& outpu
 }  // namespace
 
 // What the rule of max_pool is where that is recorded, so that a graph of a gradient has one node for it, too.
-TAPIR_OP(max_pool_backward, NoOnnx("Where, ScatterElements"), max_pool_backward_rule, "The gradient of max_pool: to the largest element of each window.",
-         TAPIR_SAMPLE_AS("f(2,3,4) i(2,3,7)<200",
-                         "torch.autograd.functional.vjp(lambda t: nn.functional.max_pool1d(t, 3, 2, 1), x[1].to(x[0].dtype), x[0])[1]",
-                         to_largest(x[0], x[1], 3, {.stride = 2, .padding = 1})),
-         TAPIR_SAMPLE_AS("f(2,2,3,2) i(2,2,6,5)<200",
-                         "torch.autograd.functional.vjp(lambda t: nn.functional.max_pool2d(t, 2), x[1].to(x[0].dtype), x[0])[1]",
-                         to_largest(x[0], x[1], 2, {})),
-         TAPIR_SAMPLE_AS("f(1,2,5,4) i(1,2,7,8)<200",
-                         "torch.autograd.functional.vjp(lambda t: nn.functional.max_pool2d(t, (3, 2), (1, 2), (1, 1), (2, 3), True), x[1].to(x[0].dtype), x[0])[1]",
-                         to_largest(x[0], x[1], {3, 2}, {.stride = {1, 2}, .padding = 1, .dilation = {2, 3}, .ceil_mode = true})),
-         TAPIR_SAMPLE_AS("f(1,2,2,2,2) i(1,2,4,4,5)<200",
-                         "torch.autograd.functional.vjp(lambda t: nn.functional.max_pool3d(t, 2), x[1].to(x[0].dtype), x[0])[1]",
-                         to_largest(x[0], x[1], 2, {})),
-         TAPIR_SAMPLE_AS("f(2,2,3,4) i(2,2,7,5)<200",
-                         "torch.autograd.functional.vjp(lambda t: nn.functional.adaptive_max_pool2d(t, (3, 4)), x[1].to(x[0].dtype), x[0])[1]",
-                         to_largest_adaptive(x[0], x[1], {3, 4})));
+TAPIR_OP(
+    max_pool_backward, NoOnnx("Where, ScatterElements"), max_pool_backward_rule, "The gradient of max_pool: to the largest element of each window.",
+    TAPIR_SAMPLE_AS("f(2,3,4) i(2,3,7)<200",
+                    "torch.autograd.functional.vjp(lambda t: nn.functional.max_pool1d(t, 3, 2, 1), x[1].to(x[0].dtype), x[0])[1]",
+                    to_largest(x[0], x[1], 3, {.stride = 2, .padding = 1})),
+    TAPIR_SAMPLE_AS("f(2,2,3,2) i(2,2,6,5)<200",
+                    "torch.autograd.functional.vjp(lambda t: nn.functional.max_pool2d(t, 2), x[1].to(x[0].dtype), x[0])[1]",
+                    to_largest(x[0], x[1], 2, {})),
+    TAPIR_SAMPLE_AS(
+        "f(1,2,5,4) i(1,2,7,8)<200",
+        "torch.autograd.functional.vjp(lambda t: nn.functional.max_pool2d(t, (3, 2), (1, 2), (1, 1), (2, 3), True), x[1].to(x[0].dtype), x[0])[1]",
+        to_largest(x[0], x[1], {3, 2}, {.stride = {1, 2}, .padding = 1, .dilation = {2, 3}, .ceil_mode = true})),
+    TAPIR_SAMPLE_AS("f(1,2,2,2,2) i(1,2,4,4,5)<200",
+                    "torch.autograd.functional.vjp(lambda t: nn.functional.max_pool3d(t, 2), x[1].to(x[0].dtype), x[0])[1]",
+                    to_largest(x[0], x[1], 2, {})),
+    TAPIR_SAMPLE_AS("f(2,2,3,4) i(2,2,7,5)<200",
+                    "torch.autograd.functional.vjp(lambda t: nn.functional.adaptive_max_pool2d(t, (3, 4)), x[1].to(x[0].dtype), x[0])[1]",
+                    to_largest_adaptive(x[0], x[1], {3, 4})));
 TAPIR_OP(avg_pool_gradient, NoOnnx("gradient only"), avg_pool_gradient_rule, "Each element, in equal parts to those of its window.",
          TAPIR_SAMPLE_AS("f(2,2,3,2)", "torch.nn.functional.interpolate(x[0], scale_factor=2) / 4", spread(x[0], 6, 4)));
 
@@ -123,7 +125,7 @@ PoolCall call_of(const Attrs& attrs) {
 }
 
 // (batch, channels, dims...)
-Shape tensor_shape(const Attrs& a, int64_t PoolDim::*size) {
+Shape tensor_shape(const Attrs& a, int64_t PoolDim::* size) {
     Shape shape{a.shape.batch, a.shape.channels};
     for (int d = 3 - a.dims; d < 3; ++d) shape.push_back(a.shape.dims[d].*size);
     return shape;
@@ -262,8 +264,7 @@ void avg_pool_gradient_rule(Backward& b) { b.give(0, run_avg(Run::avg, b.attrs<A
 // --- Arguments -----------------------------------------------------------------------------------------------------------
 
 // Of the last `count` of three.
-void set(PoolDim (&dims)[3], int64_t PoolDim::*to, const Shape& given, int64_t least, const char* what, int count, const char* op,
-         const Loc& loc) {
+void set(PoolDim (&dims)[3], int64_t PoolDim::* to, const Shape& given, int64_t least, const char* what, int count, const char* op, const Loc& loc) {
     for_spatial(given, least, what, count, op, loc, [&](int d, int64_t number) { dims[3 - count + d].*to = number; });
 }
 
@@ -286,8 +287,8 @@ Attrs attrs_of(const char* op, int dims, const In& x) {
     return attrs;
 }
 
-void set_windows(const char* op, Attrs& attrs, const Shape& kernel, const Shape& stride, const Shape& padding, const Shape& dilation,
-                 bool ceil_mode, const Loc& loc) {
+void set_windows(const char* op, Attrs& attrs, const Shape& kernel, const Shape& stride, const Shape& padding, const Shape& dilation, bool ceil_mode,
+                 const Loc& loc) {
     const int dims = attrs.dims;
     attrs.ceil_mode = ceil_mode;
     PoolDim(&all)[3] = attrs.shape.dims;
@@ -313,8 +314,7 @@ void set_windows(const char* op, Attrs& attrs, const Shape& kernel, const Shape&
 void set_adaptive(const char* op, Attrs& attrs, const Shape& output_size, const Loc& loc) {
     const int dims = attrs.dims;
     if (output_size.rank() != 1 && output_size.rank() != dims) {
-        fail<ValueError>(loc, "{}: output_size needs {}, got {}", op,
-                         dims == 1 ? "1 number" : fmt::format("1 number or {}", dims), output_size);
+        fail<ValueError>(loc, "{}: output_size needs {}, got {}", op, dims == 1 ? "1 number" : fmt::format("1 number or {}", dims), output_size);
     }
     for (int d = 0; d < dims; ++d) {
         PoolDim& p = attrs.shape.dims[3 - dims + d];
@@ -360,9 +360,8 @@ Tensor max_pool(const char* op, int dims, const In& x, Tensor* indices, const Se
 }
 
 Tensor max_pool(const char* op, int dims, const In& x, const Shape& kernel, const MaxPoolOptions& o, Tensor* indices = nullptr) {
-    return max_pool(op, dims, x, indices, [&](Attrs& attrs, const Loc& loc) {
-        set_windows(op, attrs, kernel, o.stride, o.padding, o.dilation, o.ceil_mode, loc);
-    });
+    return max_pool(op, dims, x, indices,
+                    [&](Attrs& attrs, const Loc& loc) { set_windows(op, attrs, kernel, o.stride, o.padding, o.dilation, o.ceil_mode, loc); });
 }
 
 ValuesIndices max_pool_with_indices(const char* op, int dims, const In& x, const Shape& kernel, const MaxPoolOptions& options) {

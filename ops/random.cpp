@@ -5,8 +5,8 @@
 #include <numeric>
 #include <utility>
 
-#include "tapir/autograd/op_form.h"
 #include "tapir/autograd/op.h"
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/generator_impl.h"
 #include "tapir/core/make_impl.h"
@@ -14,12 +14,12 @@
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise_impl.h"
-#include "tapir/ops/kernels/random.h"
 #include "tapir/ops/indexing.h"
+#include "tapir/ops/kernels/random.h"
 #include "tapir/ops/make_impl.h"
-#include "tapir/ops/reduce.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
+#include "tapir/ops/reduce.h"
 
 namespace tapir {
 
@@ -35,11 +35,9 @@ TAPIR_OP(randn, "RandomNormal", Given, "Normal, mean 0 and variance 1.",
          TAPIR_SAMPLE_AS("f(2,3)", "torch.randn(2, 3, dtype=x[0].dtype) * 0", randn({2, 3}, {x[0].dtype(), x[0].device()}) * 0));
 TAPIR_OP(rand_like, "RandomUniformLike", Given, "Uniform on [0, 1), as a tensor in shape, dtype and device.",
          TAPIR_SAMPLE("f(2,3)", rand_like(x[0]) * 0));
-TAPIR_OP(randn_like, "RandomNormalLike", Given, "Normal, as a tensor in shape, dtype and device.",
-         TAPIR_SAMPLE("f(2,3)", randn_like(x[0]) * 0));
+TAPIR_OP(randn_like, "RandomNormalLike", Given, "Normal, as a tensor in shape, dtype and device.", TAPIR_SAMPLE("f(2,3)", randn_like(x[0]) * 0));
 TAPIR_OP(randint, NoOnnx("RandomUniform, Floor, Cast"), Given, "Integers in [low, high).",
-         TAPIR_SAMPLE_AS("f(2,3)", "torch.randint(1, 2, (2, 3), dtype=x[0].dtype)",
-                         randint(1, 2, {2, 3}, {x[0].dtype(), x[0].device()})),
+         TAPIR_SAMPLE_AS("f(2,3)", "torch.randint(1, 2, (2, 3), dtype=x[0].dtype)", randint(1, 2, {2, 3}, {x[0].dtype(), x[0].device()})),
          TAPIR_SAMPLE("", randint(3, 4, {2, 3})));
 TAPIR_OP(randint_like, NoOnnx("RandomUniformLike, Floor, Cast"), Given, "Integers in [low, high), as a tensor in shape and dtype.",
          TAPIR_SAMPLE("f(2,3)", randint_like(x[0], 1, 2)));
@@ -54,14 +52,16 @@ TAPIR_OP(bernoulli_fill, NoOnnx("Bernoulli"), Overwritten, "Overwrites a tensor:
          TAPIR_SAMPLE_AS("f(3,4)", "x[0].clone().bernoulli_(0)", clone(x[0]).bernoulli_(0)));
 
 void detail::fail_own_generator() {
-    fail<TapeError>(thread.op_loc, "{}: it draws from a Generator of its own; a graph draws from the default generator only: trace without it, and "
-                    "seed with manual_seed()", thread.op ? thread.op : "trace");
+    fail<TapeError>(thread.op_loc,
+                    "{}: it draws from a Generator of its own; a graph draws from the default generator only: trace without it, and "
+                    "seed with manual_seed()",
+                    thread.op ? thread.op : "trace");
 }
 
 namespace {
 
-using std::int64_t;
 using kernels::Draw;
+using std::int64_t;
 
 constexpr int64_t kGrain = 16 * 1024;  // numbers that one thread draws at least
 
@@ -73,9 +73,7 @@ Draw take(Generator& generator, int64_t n, int words) {
 }
 
 // The draw that begins at element `first`, a multiple of 4.
-Draw at(Draw draw, int64_t first, int words) {
-    return {draw.seed, draw.counter + static_cast<std::uint64_t>(first / 4 * words)};
-}
+Draw at(Draw draw, int64_t first, int words) { return {draw.seed, draw.counter + static_cast<std::uint64_t>(first / 4 * words)}; }
 
 // Calls body(part of the draw, first, count) for parts of n elements.
 template <class Body>
@@ -96,9 +94,7 @@ void fill(Fill what, const Tensor& t, Generator& generator) {
     }
     const auto& kernel = what == Fill::uniform ? kernels::random_uniform : kernels::random_normal;
     const auto size = static_cast<int64_t>(itemsize(impl->dtype));
-    in_parts(draw, impl->numel, words, [&](Draw part, int64_t first, int64_t count) {
-        kernel(part, impl->dtype, impl->data + first * size, count);
-    });
+    in_parts(draw, impl->numel, words, [&](Draw part, int64_t first, int64_t count) { kernel(part, impl->dtype, impl->data + first * size, count); });
 }
 
 void check_floating(const char* op, DType dtype, const Loc& loc) {
@@ -147,8 +143,7 @@ std::pair<int64_t, int64_t> integer_range(DType dtype) {
 }
 
 // Of the options' dtype.
-Tensor integers(const char* op, int64_t low, int64_t high, const Shape& shape, Generator& generator, const TensorOptions& options,
-                const Loc& loc) {
+Tensor integers(const char* op, int64_t low, int64_t high, const Shape& shape, Generator& generator, const TensorOptions& options, const Loc& loc) {
     const DType dtype = *options.dtype;
     if (low >= high) fail<ValueError>(loc, "{}: there is no integer in [{}, {})", op, low, high);
     const auto [first_held, end_held] = integer_range(dtype);
@@ -166,9 +161,7 @@ Tensor integers(const char* op, int64_t low, int64_t high, const Shape& shape, G
         return t;
     }
     auto* out = static_cast<int64_t*>(t.raw_data());
-    in_parts(draw, t.numel(), 2, [&](Draw part, int64_t first, int64_t count) {
-        kernels::random_integers(part, low, range, out + first, count);
-    });
+    in_parts(draw, t.numel(), 2, [&](Draw part, int64_t first, int64_t count) { kernels::random_integers(part, low, range, out + first, count); });
     return t.to(dtype, loc);
 }
 
@@ -180,9 +173,8 @@ auto drawn_in(int64_t low, int64_t high, Generator& generator) {
 class Uniforms {
  public:
     Uniforms(Generator& generator, int64_t n) : values_(static_cast<std::size_t>(n)) {
-        in_parts(take(generator, n, 2), n, 2, [&](Draw part, int64_t first, int64_t count) {
-            kernels::random_uniform(part, float64, values_.data() + first, count);
-        });
+        in_parts(take(generator, n, 2), n, 2,
+                 [&](Draw part, int64_t first, int64_t count) { kernels::random_uniform(part, float64, values_.data() + first, count); });
     }
     double operator[](int64_t i) const { return values_[static_cast<std::size_t>(i)]; }
 
@@ -292,9 +284,8 @@ Tensor randperm(int64_t n, Generator& generator, Loc loc) {
     std::vector<std::pair<std::uint64_t, int64_t>> keys(static_cast<std::size_t>(n));
     std::vector<std::uint32_t> words(2 * static_cast<std::size_t>(n));
     const detail::UndoneByError undone(generator);
-    in_parts(take(generator, n, 2), n, 2, [&](Draw part, int64_t first, int64_t count) {
-        kernels::random_words(part, words.data() + 2 * first, 2 * count);
-    });
+    in_parts(take(generator, n, 2), n, 2,
+             [&](Draw part, int64_t first, int64_t count) { kernels::random_words(part, words.data() + 2 * first, 2 * count); });
     for (std::size_t i = 0; i < keys.size(); ++i) {
         keys[i] = {words[2 * i] | static_cast<std::uint64_t>(words[2 * i + 1]) << 32, static_cast<int64_t>(i)};
     }
@@ -307,9 +298,7 @@ Tensor randperm(int64_t n, Generator& generator, Loc loc) {
     return t;
 }
 
-Tensor bernoulli(const Shape& shape, double p, TensorOptions options, Loc loc) {
-    return bernoulli(shape, p, default_generator(), options, loc);
-}
+Tensor bernoulli(const Shape& shape, double p, TensorOptions options, Loc loc) { return bernoulli(shape, p, default_generator(), options, loc); }
 
 namespace {
 
@@ -324,9 +313,7 @@ Tensor flips(const Shape& shape, double p, Generator& generator, DType dtype, De
         return t;
     }
     auto* out = static_cast<std::uint8_t*>(t.raw_data());
-    in_parts(draw, t.numel(), 1, [&](Draw part, int64_t first, int64_t count) {
-        kernels::random_bernoulli(part, p, out + first, count);
-    });
+    in_parts(draw, t.numel(), 1, [&](Draw part, int64_t first, int64_t count) { kernels::random_bernoulli(part, p, out + first, count); });
     return t.to(dtype, loc);
 }
 
@@ -348,30 +335,31 @@ Tensor bernoulli(In p, Generator& generator) {
     check_floating("bernoulli", p.tensor.dtype(), p.loc);
     const detail::UndoneByError undone(generator);
     const CallerScope caller(p.loc);
-    return unrecorded_op(bernoulli_op, p.loc, {&p.tensor}, [&] {
-        if (on_gpu(p.tensor)) return bernoulli_on_gpu(p, generator);
-        const Tensor values = to(contiguous(p), float64);
-        const auto* probability = static_cast<const double*>(values.raw_data());
-        for (int64_t i = 0; i < values.numel(); ++i) {
-            if (!is_probability(probability[i])) fail<ValueError>(p.loc, "bernoulli: p must be in [0, 1], got {}", probability[i]);
-        }
-        Tensor t = detail::make_empty_like(p.tensor.impl(), uint8, p.loc);
-        auto* out = static_cast<std::uint8_t*>(t.raw_data());
-        in_parts(take(generator, t.numel(), 1), t.numel(), 1, [&](Draw part, int64_t first, int64_t count) {
-            std::uint32_t words[256];
-            for (int64_t done = 0; done < count; done += 256) {
-                const int64_t n = std::min<int64_t>(256, count - done);
-                kernels::random_words(at(part, done, 1), words, n);
-                for (int64_t i = 0; i < n; ++i) out[first + done + i] = words[i] < probability[first + done + i] * 0x1p32 ? 1 : 0;
+    return unrecorded_op(
+        bernoulli_op, p.loc, {&p.tensor},
+        [&] {
+            if (on_gpu(p.tensor)) return bernoulli_on_gpu(p, generator);
+            const Tensor values = to(contiguous(p), float64);
+            const auto* probability = static_cast<const double*>(values.raw_data());
+            for (int64_t i = 0; i < values.numel(); ++i) {
+                if (!is_probability(probability[i])) fail<ValueError>(p.loc, "bernoulli: p must be in [0, 1], got {}", probability[i]);
             }
-        });
-        return to(t, p.tensor.dtype());
-    }, BernoulliAttrs{{{p.tensor.shape(), p->dtype, p->device}, &generator}, 0});
+            Tensor t = detail::make_empty_like(p.tensor.impl(), uint8, p.loc);
+            auto* out = static_cast<std::uint8_t*>(t.raw_data());
+            in_parts(take(generator, t.numel(), 1), t.numel(), 1, [&](Draw part, int64_t first, int64_t count) {
+                std::uint32_t words[256];
+                for (int64_t done = 0; done < count; done += 256) {
+                    const int64_t n = std::min<int64_t>(256, count - done);
+                    kernels::random_words(at(part, done, 1), words, n);
+                    for (int64_t i = 0; i < n; ++i) out[first + done + i] = words[i] < probability[first + done + i] * 0x1p32 ? 1 : 0;
+                }
+            });
+            return to(t, p.tensor.dtype());
+        },
+        BernoulliAttrs{{{p.tensor.shape(), p->dtype, p->device}, &generator}, 0});
 }
 
-Tensor multinomial(In weights, int64_t samples, bool replacement) {
-    return multinomial(weights, samples, replacement, default_generator());
-}
+Tensor multinomial(In weights, int64_t samples, bool replacement) { return multinomial(weights, samples, replacement, default_generator()); }
 
 Tensor multinomial(In weights, int64_t samples, bool replacement, Generator& generator) {
     detail::check_defined(weights, "multinomial");
@@ -383,25 +371,28 @@ Tensor multinomial(In weights, int64_t samples, bool replacement, Generator& gen
     }
     if (samples < 0) fail<ValueError>(weights.loc, "multinomial: the number of samples is negative: {}", samples);
     const CallerScope caller(weights.loc);
-    return unrecorded_op(multinomial_op, weights.loc, {&weights.tensor}, [&] {
-        if (on_gpu(weights.tensor)) {  // rare, and checking the weights would mean to wait for them anyway
-            const Tensor here = weights.tensor.to(cpu, weights.loc);
-            return multinomial(In(here, weights.loc), samples, replacement, generator).to(weights.tensor.device(), weights.loc);
-        }
-        const Tensor values = to(contiguous(weights), float64);
-        const int64_t n = weights->sizes[rank - 1], rows = rank == 2 ? weights->sizes[0] : 1;
-        const auto* w = static_cast<const double*>(values.raw_data());
-        for (int64_t row = 0; row < rows; ++row) check_weights(w + row * n, n, samples, replacement, weights.loc);
-        Tensor t = detail::make_empty(rank == 2 ? Shape(rows, samples) : Shape(samples), int64, Device{}, weights.loc);
-        auto* out = static_cast<int64_t*>(t.raw_data());
-        const int64_t per_row = replacement ? samples : n;
-        const Uniforms u(generator, rows * per_row);
-        for (int64_t row = 0; row < rows; ++row) {
-            const auto draw = replacement ? draw_replacing : draw_distinct;
-            draw(w + row * n, n, u, row * per_row, samples, out + row * samples);
-        }
-        return t;
-    }, MultinomialAttrs{&generator, samples, replacement});
+    return unrecorded_op(
+        multinomial_op, weights.loc, {&weights.tensor},
+        [&] {
+            if (on_gpu(weights.tensor)) {  // rare, and checking the weights would mean to wait for them anyway
+                const Tensor here = weights.tensor.to(cpu, weights.loc);
+                return multinomial(In(here, weights.loc), samples, replacement, generator).to(weights.tensor.device(), weights.loc);
+            }
+            const Tensor values = to(contiguous(weights), float64);
+            const int64_t n = weights->sizes[rank - 1], rows = rank == 2 ? weights->sizes[0] : 1;
+            const auto* w = static_cast<const double*>(values.raw_data());
+            for (int64_t row = 0; row < rows; ++row) check_weights(w + row * n, n, samples, replacement, weights.loc);
+            Tensor t = detail::make_empty(rank == 2 ? Shape(rows, samples) : Shape(samples), int64, Device{}, weights.loc);
+            auto* out = static_cast<int64_t*>(t.raw_data());
+            const int64_t per_row = replacement ? samples : n;
+            const Uniforms u(generator, rows * per_row);
+            for (int64_t row = 0; row < rows; ++row) {
+                const auto draw = replacement ? draw_replacing : draw_distinct;
+                draw(w + row * n, n, u, row * per_row, samples, out + row * samples);
+            }
+            return t;
+        },
+        MultinomialAttrs{&generator, samples, replacement});
 }
 
 // --- In place --------------------------------------------------------------------------------------------------------------
@@ -457,9 +448,8 @@ Tensor& Tensor::uniform_(double low, double high, Generator& generator, Loc loc)
     if (!(high - low <= widest)) fail<ValueError>(loc, "uniform_: {} does not hold numbers from {} to {}", name(dtype()), low, high);
     const detail::UndoneByError undone(generator);
     const double highest = low < high ? std::max(low, below(high, dtype())) : low;  // what rounding must not go beyond
-    draw_into(uniform_op, "uniform", *this, {&generator, low, high}, loc, [&](DType of) {
-        return tapir::clamp_max(rand(shape(), generator, {of, impl_->device}) * (high - low) + low, highest);
-    });
+    draw_into(uniform_op, "uniform", *this, {&generator, low, high}, loc,
+              [&](DType of) { return tapir::clamp_max(rand(shape(), generator, {of, impl_->device}) * (high - low) + low, highest); });
     return *this;
 }
 
@@ -469,9 +459,8 @@ Tensor& Tensor::normal_(double mean, double std, Generator& generator, Loc loc) 
     check_floating("normal_", dtype(), loc);
     if (!(std >= 0)) fail<ValueError>(loc, "normal_: the standard deviation {} is {}", std, std < 0 ? "negative" : "no number");
     const detail::UndoneByError undone(generator);
-    draw_into(normal_op, "normal", *this, {&generator, mean, std}, loc, [&](DType of) {
-        return randn(shape(), generator, {of, impl_->device}) * std + mean;
-    });
+    draw_into(normal_op, "normal", *this, {&generator, mean, std}, loc,
+              [&](DType of) { return randn(shape(), generator, {of, impl_->device}) * std + mean; });
     return *this;
 }
 
@@ -479,9 +468,8 @@ Tensor& Tensor::bernoulli_(double p, Loc loc) { return bernoulli_(p, default_gen
 Tensor& Tensor::bernoulli_(double p, Generator& generator, Loc loc) {
     detail::check_defined(In(*this, loc), "bernoulli_");
     if (!is_probability(p)) fail<ValueError>(loc, "bernoulli_: p must be in [0, 1], got {}", p);
-    draw_into(bernoulli_fill_op, "bernoulli", *this, {&generator, p, 0}, loc, [&](DType of) {
-        return bernoulli(shape(), p, generator, {of, impl_->device});
-    });
+    draw_into(bernoulli_fill_op, "bernoulli", *this, {&generator, p, 0}, loc,
+              [&](DType of) { return bernoulli(shape(), p, generator, {of, impl_->device}); });
     return *this;
 }
 
@@ -493,9 +481,7 @@ namespace {
 void random_fields(Fields& f, MakeAttrs& a) { f("shape", a.shape)("dtype", a.dtype)("device", a.device); }
 void random_like_fields(Fields& f, MakeAttrs& a) { f("dtype", a.dtype)("device", a.device); }
 TensorOptions options_of(const MakeAttrs& a) { return {a.dtype, a.device}; }
-Tensor drawn_bernoulli(const FormCall& x, const BernoulliAttrs& a) {
-    return x.count > 0 ? bernoulli(x[0]) : bernoulli(a.shape, a.p, options_of(a));
-}
+Tensor drawn_bernoulli(const FormCall& x, const BernoulliAttrs& a) { return x.count > 0 ? bernoulli(x[0]) : bernoulli(a.shape, a.p, options_of(a)); }
 
 }  // namespace
 
@@ -503,13 +489,17 @@ TAPIR_RANDOM_FORM(rand, RandomAttrs, made(t.sizes("shape"), a.dtype, a.device), 
 TAPIR_RANDOM_FORM(randn, RandomAttrs, made(t.sizes("shape"), a.dtype, a.device), randn(a.shape, options_of(a)), random_fields(f, a));
 TAPIR_RANDOM_FORM(rand_like, RandomAttrs, made(t[0].shape, a.dtype, a.device), rand_like(x[0], options_of(a)), random_like_fields(f, a));
 TAPIR_RANDOM_FORM(randn_like, RandomAttrs, made(t[0].shape, a.dtype, a.device), randn_like(x[0], options_of(a)), random_like_fields(f, a));
-TAPIR_RANDOM_FORM(randint, RandintAttrs, made(t.sizes("shape"), a.dtype, a.device), randint(a.low, a.high, a.shape, options_of(a)), f("low", a.low)("high", a.high); random_fields(f, a));
+TAPIR_RANDOM_FORM(randint, RandintAttrs, made(t.sizes("shape"), a.dtype, a.device), randint(a.low, a.high, a.shape, options_of(a)),
+                  f("low", a.low)("high", a.high);
+                  random_fields(f, a));
 TAPIR_RANDOM_FORM(randint_like, RandintAttrs, made(t[0].shape, a.dtype, a.device), randint_like(x[0], a.low, a.high, options_of(a)),
-           f("low", a.low)("high", a.high); random_like_fields(f, a));
+                  f("low", a.low)("high", a.high);
+                  random_like_fields(f, a));
 TAPIR_RANDOM_FORM(randperm, RandomAttrs, made(t.sizes("shape"), DType::int64, a.device), randperm(a.shape[0]), random_fields(f, a));
-TAPIR_RANDOM_FORM(bernoulli, BernoulliAttrs, t.count > 0 ? same(t[0]) : made(t.sizes("shape"), a.dtype, a.device), drawn_bernoulli(x, a), f("p", a.p); random_fields(f, a));
+TAPIR_RANDOM_FORM(bernoulli, BernoulliAttrs, t.count > 0 ? same(t[0]) : made(t.sizes("shape"), a.dtype, a.device), drawn_bernoulli(x, a), f("p", a.p);
+                  random_fields(f, a));
 TAPIR_RANDOM_FORM(multinomial, MultinomialAttrs, unstated(), multinomial(x[0], a.samples, a.replacement),
-           f("num_samples", a.samples)("replacement", a.replacement));
+                  f("num_samples", a.samples)("replacement", a.replacement));
 TAPIR_RANDOM_FORM(uniform, RandomFillAttrs, same(t[0]), rand_like(x[0]) * (a.b - a.a) + a.a, f("low", a.a)("high", a.b));
 TAPIR_RANDOM_FORM(normal, RandomFillAttrs, same(t[0]), randn_like(x[0]) * a.b + a.a, f("mean", a.a)("std", a.b));
 TAPIR_RANDOM_FORM(bernoulli_fill, RandomFillAttrs, same(t[0]), bernoulli(x[0].shape(), a.a, TensorOptions(x[0].dtype(), x[0].device())), f("p", a.a));

@@ -21,8 +21,8 @@ inline Tensor ready(const Tensor& x, DType dtype, const Loc& loc = {}) {
 
 /// Under an AutocastScope gates come out of products in 16 bits: a state of another dtype, zeros at first, is converted.
 inline bool follows_gates(const Tensor& state, const Tensor& gates) {
-    return detail::thread.autocast && state.defined() && gates.defined() && state.dtype() != gates.dtype() &&
-           is_floating(state.dtype()) && is_floating(gates.dtype()) && state.dtype() != float64 && gates.dtype() != float64;
+    return detail::thread.autocast && state.defined() && gates.defined() && state.dtype() != gates.dtype() && is_floating(state.dtype()) &&
+        is_floating(gates.dtype()) && state.dtype() != float64 && gates.dtype() != float64;
 }
 
 /// Calls f.operator()<T>() for a dtype that read_in gives.
@@ -43,14 +43,12 @@ struct GateLayout {
     std::int8_t input, forget, forget_step, output, update;
     bool operator==(const GateLayout&) const = default;
 };
-inline constexpr GateLayout kLstmLayout{4, 0, 1, 0, 3, 2};            // i f g o
-inline constexpr GateLayout kSharedForgetLayout{4, 0, 1, 0, 2, 3};    // i f o u
-inline constexpr GateLayout kNoForgetLayout{3, 0, -1, 0, 1, 2};       // i o u
-inline constexpr GateLayout kOnlyForgetLayout{0, -1, 0, 1, -1, -1};   // f_1 ... f_n
+inline constexpr GateLayout kLstmLayout{4, 0, 1, 0, 3, 2};           // i f g o
+inline constexpr GateLayout kSharedForgetLayout{4, 0, 1, 0, 2, 3};   // i f o u
+inline constexpr GateLayout kNoForgetLayout{3, 0, -1, 0, 1, 2};      // i o u
+inline constexpr GateLayout kOnlyForgetLayout{0, -1, 0, 1, -1, -1};  // f_1 ... f_n
 /// i f_1 ... f_n o u, n at most kMaxFusedChildren
-constexpr GateLayout tree_layout(int n) noexcept {
-    return {3 + n, 0, 1, 1, static_cast<std::int8_t>(1 + n), static_cast<std::int8_t>(2 + n)};
-}
+constexpr GateLayout tree_layout(int n) noexcept { return {3 + n, 0, 1, 1, static_cast<std::int8_t>(1 + n), static_cast<std::int8_t>(2 + n)}; }
 
 /// More children than this are summed up by ops of their own.
 inline constexpr int kMaxFusedChildren = 100;
@@ -62,7 +60,6 @@ struct GateSource {
 
 /// One LSTM step from one to three sources. Each of i, o, u and f_k must be in one or two of them;
 /// a source whose forget gate is shared comes first.
-LSTMState lstm_step(const char* op, const GateSource* sources, int source_count, const Tensor* const* children_c,
-                    int children, const Loc& loc);
+LSTMState lstm_step(const char* op, const GateSource* sources, int source_count, const Tensor* const* children_c, int children, const Loc& loc);
 
 }  // namespace tapir

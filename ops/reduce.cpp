@@ -140,8 +140,7 @@ kernels::ReduceArgs arguments(const TensorImpl* x, Over dims, const Plan& plan, 
     for (int i = 0; i < count; ++i) {
         append(x->sizes[order[i]], x->strides[order[i]], args.reduced, args.reduced_sizes, args.reduced_strides);
     }
-    args.columns = args.kept > 0 && (args.reduced == 0 || args.kept_strides[args.kept - 1] <
-                                                              args.reduced_strides[args.reduced - 1]);
+    args.columns = args.kept > 0 && (args.reduced == 0 || args.kept_strides[args.kept - 1] < args.reduced_strides[args.reduced - 1]);
     return args;
 }
 
@@ -158,8 +157,7 @@ std::int64_t part_rows(const kernels::ReduceArgs& args, std::int64_t numel, std:
 }
 
 // Reduces parts of the outermost reduced dimension into a (parts, outputs) buffer, then that.
-void run_in_parts(kernels::ReduceArgs args, std::int64_t rows, std::int64_t numel, std::int64_t outputs,
-                  const Loc& loc) {
+void run_in_parts(kernels::ReduceArgs args, std::int64_t rows, std::int64_t numel, std::int64_t outputs, const Loc& loc) {
     const std::int64_t all_rows = args.reduced_sizes[0], parts = (all_rows + rows - 1) / rows;
     const Tensor partial = detail::make_empty({parts, outputs}, args.compute, Device{}, loc);
     kernels::ReduceArgs last = args;
@@ -197,15 +195,13 @@ void run(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out
     if (on_gpu(x)) return gpu::reduce(args, out->numel);
     const std::int64_t rows = part_rows(args, x->numel, out->numel);
     if (rows > 0) return run_in_parts(args, rows, x->numel, out->numel, loc);
-    share_out(out->numel, x->numel / out->numel,
-              [&](std::int64_t begin, std::int64_t end) { kernels::reduce(args, begin, end); });
+    share_out(out->numel, x->numel / out->numel, [&](std::int64_t begin, std::int64_t end) { kernels::reduce(args, begin, end); });
 }
 
 void run_moments(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out) {
     const kernels::ReduceArgs args = arguments(x, dims, plan, out);
     if (on_gpu(x)) return gpu::moments(args, out->numel);
-    share_out(out->numel, x->numel / out->numel,
-              [&](std::int64_t begin, std::int64_t end) { kernels::moments(args, begin, end); });
+    share_out(out->numel, x->numel / out->numel, [&](std::int64_t begin, std::int64_t end) { kernels::moments(args, begin, end); });
 }
 
 Tensor with_ones(const Tensor& g, const Shape& shape, Over dims) {
@@ -241,12 +237,10 @@ void sum_rule(Backward& b) {
 
 }  // namespace
 
-TAPIR_OP(sum, "ReduceSum", sum_rule, "The sum over dimensions.", TAPIR_SAMPLE("f(3,4)", sum(x[0])),
-         TAPIR_SAMPLE("f(3,4)", sum(x[0], {0})), TAPIR_SAMPLE("f(3,4)", sum(x[0], {-1}, true)),
-         TAPIR_SAMPLE("f(2,3,4)", sum(x[0], {2, 0})), TAPIR_SAMPLE("f(2,3,4)", sum(x[0], {1})),
-         TAPIR_SAMPLE("f(2,3,4,2)", sum(x[0], {1, 3}, true)), TAPIR_SAMPLE("f(1,4)", sum(x[0], {0})),
-         TAPIR_SAMPLE("f()", sum(x[0])), TAPIR_SAMPLE("f(5,70)", sum(x[0], {1})),
-         TAPIR_SAMPLE("f(33,3)", sum(x[0], {0})), TAPIR_SAMPLE("i(3,4)<9", sum(x[0], {1})),
+TAPIR_OP(sum, "ReduceSum", sum_rule, "The sum over dimensions.", TAPIR_SAMPLE("f(3,4)", sum(x[0])), TAPIR_SAMPLE("f(3,4)", sum(x[0], {0})),
+         TAPIR_SAMPLE("f(3,4)", sum(x[0], {-1}, true)), TAPIR_SAMPLE("f(2,3,4)", sum(x[0], {2, 0})), TAPIR_SAMPLE("f(2,3,4)", sum(x[0], {1})),
+         TAPIR_SAMPLE("f(2,3,4,2)", sum(x[0], {1, 3}, true)), TAPIR_SAMPLE("f(1,4)", sum(x[0], {0})), TAPIR_SAMPLE("f()", sum(x[0])),
+         TAPIR_SAMPLE("f(5,70)", sum(x[0], {1})), TAPIR_SAMPLE("f(33,3)", sum(x[0], {0})), TAPIR_SAMPLE("i(3,4)<9", sum(x[0], {1})),
          TAPIR_SAMPLE("b(3,4)", sum(x[0], {0})));
 
 Tensor sum(In x, const Dims& dims, Flag keepdim) {
@@ -309,9 +303,8 @@ Tensor reduced(const In& x, Over o, const Plan& plan, DType dtype, Scalar empty)
 
 }  // namespace
 
-TAPIR_OP(mean, "ReduceMean", mean_rule, "The mean over dimensions.", TAPIR_SAMPLE("f(3,4)", mean(x[0])),
-         TAPIR_SAMPLE("f(3,4)", mean(x[0], {0})), TAPIR_SAMPLE("f(3,4)", mean(x[0], {-1}, true)),
-         TAPIR_SAMPLE("f(2,3,4)", mean(x[0], {0, 2})), TAPIR_SAMPLE("f(1,4)", mean(x[0], {0})),
+TAPIR_OP(mean, "ReduceMean", mean_rule, "The mean over dimensions.", TAPIR_SAMPLE("f(3,4)", mean(x[0])), TAPIR_SAMPLE("f(3,4)", mean(x[0], {0})),
+         TAPIR_SAMPLE("f(3,4)", mean(x[0], {-1}, true)), TAPIR_SAMPLE("f(2,3,4)", mean(x[0], {0, 2})), TAPIR_SAMPLE("f(1,4)", mean(x[0], {0})),
          TAPIR_SAMPLE("f()", mean(x[0])));
 
 Tensor mean(In x, const Dims& dims, Flag keepdim) {
@@ -356,14 +349,11 @@ Tensor extreme_over(const OpInfo& op, const char* called, Reduction kind, const 
 
 }  // namespace
 
-TAPIR_OP(amax, "ReduceMax", amax_rule, "The largest element over dimensions; ties share the gradient.",
-         TAPIR_SAMPLE("d(3,4)", amax(x[0])), TAPIR_SAMPLE("d(3,4)", amax(x[0], {0})),
-         TAPIR_SAMPLE("d(3,4)", amax(x[0], {-1}, true)), TAPIR_SAMPLE("d(2,3,4)", amax(x[0], {0, 2})),
-         TAPIR_SAMPLE("d(40,3)", amax(x[0], {0})), TAPIR_SAMPLE("d(3,4)", max(x[0])),
-         TAPIR_SAMPLE("i(3,4)<9", amax(x[0], {1})));
-TAPIR_OP(amin, "ReduceMin", amin_rule, "The smallest element over dimensions; ties share the gradient.",
-         TAPIR_SAMPLE("d(3,4)", amin(x[0])), TAPIR_SAMPLE("d(3,4)", amin(x[0], {0})),
-         TAPIR_SAMPLE("d(3,4)", amin(x[0], {-1}, true)), TAPIR_SAMPLE("d(2,3,4)", amin(x[0], {2, 1})),
+TAPIR_OP(amax, "ReduceMax", amax_rule, "The largest element over dimensions; ties share the gradient.", TAPIR_SAMPLE("d(3,4)", amax(x[0])),
+         TAPIR_SAMPLE("d(3,4)", amax(x[0], {0})), TAPIR_SAMPLE("d(3,4)", amax(x[0], {-1}, true)), TAPIR_SAMPLE("d(2,3,4)", amax(x[0], {0, 2})),
+         TAPIR_SAMPLE("d(40,3)", amax(x[0], {0})), TAPIR_SAMPLE("d(3,4)", max(x[0])), TAPIR_SAMPLE("i(3,4)<9", amax(x[0], {1})));
+TAPIR_OP(amin, "ReduceMin", amin_rule, "The smallest element over dimensions; ties share the gradient.", TAPIR_SAMPLE("d(3,4)", amin(x[0])),
+         TAPIR_SAMPLE("d(3,4)", amin(x[0], {0})), TAPIR_SAMPLE("d(3,4)", amin(x[0], {-1}, true)), TAPIR_SAMPLE("d(2,3,4)", amin(x[0], {2, 1})),
          TAPIR_SAMPLE("d(3,4)", min(x[0])), TAPIR_SAMPLE("i(3,4)<9", amin(x[0], {0})));
 
 Tensor amax(In x, const Dims& dims, Flag keepdim) { return extreme_over(amax_op, "amax", Reduction::max, x, dims, keepdim); }
@@ -375,12 +365,10 @@ Tensor min(In a, In b) { return minimum(a, b); }
 
 // --- Truth -----------------------------------------------------------------------------------------------------------------
 
-TAPIR_OP(all, NoOnnx("Cast, ReduceMin"), NonDiff, "Whether no element over the dimensions is 0.",
-         TAPIR_SAMPLE("b(3,4)", all(x[0])), TAPIR_SAMPLE_AS("b(3,4)", "all(x[0], 1)", all(x[0], {1})),
-         TAPIR_SAMPLE_AS("i(3,4)<3", "all(x[0], 0, True)", all(x[0], {0}, true)));
-TAPIR_OP(any, NoOnnx("Cast, ReduceMax"), NonDiff, "Whether an element over the dimensions is not 0.",
-         TAPIR_SAMPLE("b(3,4)", any(x[0])), TAPIR_SAMPLE_AS("b(3,4)", "any(x[0], -1)", any(x[0], {-1})),
-         TAPIR_SAMPLE_AS("i(3,4)<2", "any(x[0], 0, True)", any(x[0], {0}, true)));
+TAPIR_OP(all, NoOnnx("Cast, ReduceMin"), NonDiff, "Whether no element over the dimensions is 0.", TAPIR_SAMPLE("b(3,4)", all(x[0])),
+         TAPIR_SAMPLE_AS("b(3,4)", "all(x[0], 1)", all(x[0], {1})), TAPIR_SAMPLE_AS("i(3,4)<3", "all(x[0], 0, True)", all(x[0], {0}, true)));
+TAPIR_OP(any, NoOnnx("Cast, ReduceMax"), NonDiff, "Whether an element over the dimensions is not 0.", TAPIR_SAMPLE("b(3,4)", any(x[0])),
+         TAPIR_SAMPLE_AS("b(3,4)", "any(x[0], -1)", any(x[0], {-1})), TAPIR_SAMPLE_AS("i(3,4)<2", "any(x[0], 0, True)", any(x[0], {0}, true)));
 
 Tensor all(In x, const Dims& dims, Flag keepdim) {
     detail::check_defined(x, "all");
@@ -460,8 +448,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Whether the sum of powers behind a norm may have left the range of float64, in which it is taken, or lost digits
 // below it.
 bool may_be_out_of_range(double norm, double p) {
-    const double powers =
-        p * std::log2(norm);  // the sum's logarithm; infinite for norms of 0 and infinity, and nan for nan
+    const double powers = p * std::log2(norm);  // the sum's logarithm; infinite for norms of 0 and infinity, and nan for nan
     return !(powers > -960 && powers < 1023);
 }
 
@@ -473,15 +460,12 @@ void mend_range(const In& x, double p, Over o, const Tensor& out, const Compute&
     const auto* norms = static_cast<const double*>(rough.raw_data());
     if (std::none_of(norms, norms + rough.numel(), [p](double norm) { return may_be_out_of_range(norm, p); })) return;
     const Dims dims = dims_of(o, x.tensor.dim());
-    const Tensor size = abs(x).to(float64, x.loc),
-                 scale = (p > 0 ? amax(size, dims, true) : amin(size, dims, true)).contiguous(x.loc);
+    const Tensor size = abs(x).to(float64, x.loc), scale = (p > 0 ? amax(size, dims, true) : amin(size, dims, true)).contiguous(x.loc);
     auto* scales = static_cast<double*>(scale.raw_data());
     std::vector<double> undo;
     for (std::int64_t i = 0; i < scale.numel(); ++i) {
         const bool is_number = scales[i] > 0 && std::isfinite(scales[i]);
-        scales[i] = is_number && may_be_out_of_range(norms[i], p)
-                        ? std::ldexp(1.0, -std::clamp(std::ilogb(scales[i]), -1022, 1022))
-                        : 1;
+        scales[i] = is_number && may_be_out_of_range(norms[i], p) ? std::ldexp(1.0, -std::clamp(std::ilogb(scales[i]), -1022, 1022)) : 1;
         undo.push_back(1 / scales[i]);
     }
     const Tensor scaled = compute(In(mul(x.tensor.to(float64, x.loc), scale), x.loc));
@@ -492,12 +476,10 @@ void mend_range(const In& x, double p, Over o, const Tensor& out, const Compute&
 
 }  // namespace
 
-TAPIR_OP(norm, NoOnnx("Abs, Pow, ReduceSum; ReduceL1, ReduceL2"), norm_rule, "The p-norm over dimensions.",
-         TAPIR_SAMPLE("f(3,4)", norm(x[0])), TAPIR_SAMPLE("f(3,4)", norm(x[0], 2, {1})),
-         TAPIR_SAMPLE("f(3,4)", norm(x[0], 1, {0}, true)), TAPIR_SAMPLE("f(2,3,4)", norm(x[0], 2, {0, 2})),
-         TAPIR_SAMPLE("f(3,4)", norm(x[0], 3, {1})), TAPIR_SAMPLE("f(3,4)", norm(x[0], 1.5, {-1})),
-         TAPIR_SAMPLE("u(3,4)", norm(x[0], 0.5, {1})), TAPIR_SAMPLE("u(3,4)", norm(x[0], -2, {1})),
-         TAPIR_SAMPLE("f(3,4)", norm(x[0], 0, {1})),
+TAPIR_OP(norm, NoOnnx("Abs, Pow, ReduceSum; ReduceL1, ReduceL2"), norm_rule, "The p-norm over dimensions.", TAPIR_SAMPLE("f(3,4)", norm(x[0])),
+         TAPIR_SAMPLE("f(3,4)", norm(x[0], 2, {1})), TAPIR_SAMPLE("f(3,4)", norm(x[0], 1, {0}, true)),
+         TAPIR_SAMPLE("f(2,3,4)", norm(x[0], 2, {0, 2})), TAPIR_SAMPLE("f(3,4)", norm(x[0], 3, {1})), TAPIR_SAMPLE("f(3,4)", norm(x[0], 1.5, {-1})),
+         TAPIR_SAMPLE("u(3,4)", norm(x[0], 0.5, {1})), TAPIR_SAMPLE("u(3,4)", norm(x[0], -2, {1})), TAPIR_SAMPLE("f(3,4)", norm(x[0], 0, {1})),
          TAPIR_SAMPLE_AS("d(3,4)", "norm(x[0], float('inf'), 1)", norm(x[0], kInfinity, {1})),
          TAPIR_SAMPLE_AS("d(3,4)", "norm(x[0], float('-inf'), 0)", norm(x[0], -kInfinity, {0})));
 
@@ -576,14 +558,12 @@ Tensor variance(const In& x, const char* op, Over o, int correction, Finish fini
 }  // namespace
 
 TAPIR_OP(var, NoOnnx("ReduceMean, Sub, Mul, ReduceSum, Div"), var_rule, "The variance over dimensions.",
-         TAPIR_SAMPLE_AS("f(3,4)", "var(x[0])", var(x[0])),
-         TAPIR_SAMPLE_AS("f(3,4)", "var(x[0], 1, unbiased=False)", var(x[0], {1}, 0)),
+         TAPIR_SAMPLE_AS("f(3,4)", "var(x[0])", var(x[0])), TAPIR_SAMPLE_AS("f(3,4)", "var(x[0], 1, unbiased=False)", var(x[0], {1}, 0)),
          TAPIR_SAMPLE_AS("f(3,4)", "var(x[0], 0, unbiased=True, keepdim=True)", var(x[0], {0}, 1, true)),
          TAPIR_SAMPLE_AS("f(2,3,4)", "var(x[0], (0, 2), unbiased=True)", var(x[0], {0, 2})),
          TAPIR_SAMPLE_AS("f(2,3,4)", "var(x[0], -1, unbiased=True)", var(x[0], {-1})));
 TAPIR_OP(std, NoOnnx("ReduceMean, Sub, Mul, ReduceSum, Div, Sqrt"), std_rule, "The standard deviation over dimensions.",
-         TAPIR_SAMPLE_AS("f(3,4)", "std(x[0])", std(x[0])),
-         TAPIR_SAMPLE_AS("f(3,4)", "std(x[0], 1, unbiased=False)", std(x[0], {1}, 0)),
+         TAPIR_SAMPLE_AS("f(3,4)", "std(x[0])", std(x[0])), TAPIR_SAMPLE_AS("f(3,4)", "std(x[0], 1, unbiased=False)", std(x[0], {1}, 0)),
          TAPIR_SAMPLE_AS("f(3,4)", "std(x[0], 0, unbiased=True, keepdim=True)", std(x[0], {0}, 1, true)),
          TAPIR_SAMPLE_AS("f(2,3,4)", "std(x[0], (0, 2), unbiased=True)", std(x[0], {0, 2})));
 
@@ -607,12 +587,8 @@ Tensor reduction::std_of(const char* op, const In& x, const Dims& dims, int corr
     return out;
 }
 
-Tensor var(In x, const Dims& dims, int correction, Flag keepdim) {
-    return reduction::var_of("var", x, dims, correction, keepdim);
-}
-Tensor std(In x, const Dims& dims, int correction, Flag keepdim) {
-    return reduction::std_of("std", x, dims, correction, keepdim);
-}
+Tensor var(In x, const Dims& dims, int correction, Flag keepdim) { return reduction::var_of("var", x, dims, correction, keepdim); }
+Tensor std(In x, const Dims& dims, int correction, Flag keepdim) { return reduction::std_of("std", x, dims, correction, keepdim); }
 
 // --- Methods ---------------------------------------------------------------------------------------------------------------
 
@@ -630,15 +606,9 @@ Tensor Tensor::max(const Tensor& other, Loc loc) const { return tapir::max(In(*t
 Tensor Tensor::min(const Tensor& other, Loc loc) const { return tapir::min(In(*this, loc), In(other, loc)); }
 Tensor Tensor::all(const Dims& dims, Flag keepdim, Loc loc) const { return tapir::all(In(*this, loc), dims, keepdim); }
 Tensor Tensor::any(const Dims& dims, Flag keepdim, Loc loc) const { return tapir::any(In(*this, loc), dims, keepdim); }
-Tensor Tensor::var(const Dims& dims, int correction, Flag keepdim, Loc loc) const {
-    return tapir::var(In(*this, loc), dims, correction, keepdim);
-}
-Tensor Tensor::std(const Dims& dims, int correction, Flag keepdim, Loc loc) const {
-    return tapir::std(In(*this, loc), dims, correction, keepdim);
-}
-Tensor Tensor::norm(double p, const Dims& dims, Flag keepdim, Loc loc) const {
-    return tapir::norm(In(*this, loc), p, dims, keepdim);
-}
+Tensor Tensor::var(const Dims& dims, int correction, Flag keepdim, Loc loc) const { return tapir::var(In(*this, loc), dims, correction, keepdim); }
+Tensor Tensor::std(const Dims& dims, int correction, Flag keepdim, Loc loc) const { return tapir::std(In(*this, loc), dims, correction, keepdim); }
+Tensor Tensor::norm(double p, const Dims& dims, Flag keepdim, Loc loc) const { return tapir::norm(In(*this, loc), p, dims, keepdim); }
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
@@ -647,7 +617,8 @@ namespace {
 bool reduced_into(const FormCall& x, const Tensor& out, Finish finish) {
     const TensorImpl *in = x[0].impl(), *y = out.impl();
     const Over given = *static_cast<const Over*>(x.attrs), o{given.dims ? given.dims : (1u << in->rank) - 1, given.keepdim};
-    if (in->device != cpu || y->device != cpu || in->dtype != y->dtype || !is_floating(in->dtype) || in->numel == 0 || (o.dims >> in->rank)) return false;
+    if (in->device != cpu || y->device != cpu || in->dtype != y->dtype || !is_floating(in->dtype) || in->numel == 0 || (o.dims >> in->rank))
+        return false;
     const std::int64_t count = reduced_numel(in, o);
     if (y->numel * count != in->numel) return false;
     if (finish == Finish::none && y->numel == 1 && in->dtype == float32 && in->is_contiguous() && in->numel < kParallelWork) {
@@ -667,14 +638,22 @@ bool mean_into(const FormCall& x, const Tensor& out) { return reduced_into(x, ou
 
 }  // namespace
 
-TAPIR_INTO_FORM(sum, Over, reduced(t[0], dims_of(a), a.keepdim, is_floating(t[0].dtype) ? t[0].dtype : DType::int64), sum(x[0], dims_of(a), a.keepdim), sum_into, over_fields(f, a));
-TAPIR_INTO_FORM(mean, Over, reduced(t[0], dims_of(a), a.keepdim, floating(t[0].dtype)), mean(x[0], dims_of(a), a.keepdim), mean_into, over_fields(f, a));
+TAPIR_INTO_FORM(sum, Over, reduced(t[0], dims_of(a), a.keepdim, is_floating(t[0].dtype) ? t[0].dtype : DType::int64),
+                sum(x[0], dims_of(a), a.keepdim), sum_into, over_fields(f, a));
+TAPIR_INTO_FORM(mean, Over, reduced(t[0], dims_of(a), a.keepdim, floating(t[0].dtype)), mean(x[0], dims_of(a), a.keepdim), mean_into,
+                over_fields(f, a));
 TAPIR_FORM(amax, Over, reduced(t[0], dims_of(a), a.keepdim, t[0].dtype), amax(x[0], dims_of(a), a.keepdim), over_fields(f, a));
 TAPIR_FORM(amin, Over, reduced(t[0], dims_of(a), a.keepdim, t[0].dtype), amin(x[0], dims_of(a), a.keepdim), over_fields(f, a));
 TAPIR_FORM(all, Over, reduced(t[0], dims_of(a), a.keepdim, DType::boolean), all(x[0], dims_of(a), a.keepdim), over_fields(f, a));
 TAPIR_FORM(any, Over, reduced(t[0], dims_of(a), a.keepdim, DType::boolean), any(x[0], dims_of(a), a.keepdim), over_fields(f, a));
-TAPIR_FORM(norm, NormAttrs, reduced(t[0], dims_of(a.over), a.over.keepdim, floating(t[0].dtype)), norm(x[0], a.p, dims_of(a.over), a.over.keepdim), f("p", a.p); over_fields(f, a.over));
-TAPIR_FORM(var, VarAttrs, reduced(t[0], dims_of(a.over), a.over.keepdim, floating(t[0].dtype)), var(x[0], dims_of(a.over), a.correction, a.over.keepdim), over_fields(f, a.over); f("correction", a.correction));
-TAPIR_FORM(std, VarAttrs, reduced(t[0], dims_of(a.over), a.over.keepdim, floating(t[0].dtype)), std(x[0], dims_of(a.over), a.correction, a.over.keepdim), over_fields(f, a.over); f("correction", a.correction));
+TAPIR_FORM(norm, NormAttrs, reduced(t[0], dims_of(a.over), a.over.keepdim, floating(t[0].dtype)), norm(x[0], a.p, dims_of(a.over), a.over.keepdim),
+           f("p", a.p);
+           over_fields(f, a.over));
+TAPIR_FORM(var, VarAttrs, reduced(t[0], dims_of(a.over), a.over.keepdim, floating(t[0].dtype)),
+           var(x[0], dims_of(a.over), a.correction, a.over.keepdim), over_fields(f, a.over);
+           f("correction", a.correction));
+TAPIR_FORM(std, VarAttrs, reduced(t[0], dims_of(a.over), a.over.keepdim, floating(t[0].dtype)),
+           std(x[0], dims_of(a.over), a.correction, a.over.keepdim), over_fields(f, a.over);
+           f("correction", a.correction));
 
 }  // namespace tapir

@@ -245,8 +245,7 @@ OnnxValue histc_of(const OnnxCall& x) {
 OnnxValues histogram_of(const OnnxCall& x) {
     const bool has_edges = x.flag("has_edges"), has_weight = x.count() > 1 + has_edges;
     const OnnxValue v = flat(x, x.as_result(0));
-    const OnnxValue edges = has_edges ? x.as_result(1)
-                                      : edges_of(x, v, x.integer("bins"), x.real("low"), x.real("high"), !x.flag("has_range"));
+    const OnnxValue edges = has_edges ? x.as_result(1) : edges_of(x, v, x.integer("bins"), x.real("low"), x.real("high"), !x.flag("has_range"));
     const OnnxValue weights = has_weight ? flat(x, x.as_result(1 + has_edges)) : OnnxValue();
     OnnxValue counts = binned(x, v, edges, weights, x.result_dtype());
     if (x.flag("density")) {

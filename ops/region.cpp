@@ -85,7 +85,7 @@ void check_region(const char* op, int64_t numel, const Region& region, const Ten
     const auto reach = [&](int64_t place, int64_t step) {
         int64_t way = 0;
         fits = fits && !__builtin_mul_overflow(place, step, &way) && !__builtin_add_overflow(low, std::min<int64_t>(way, 0), &low) &&
-               !__builtin_add_overflow(high, std::max<int64_t>(way, 0), &high);
+            !__builtin_add_overflow(high, std::max<int64_t>(way, 0), &high);
     };
     for (int d = 0; fits && d < region.sizes.rank(); ++d) {
         is_empty |= region.sizes.raw(d) == 0;
@@ -119,12 +119,11 @@ namespace {
 // The loops over a region: every place in the dimensions before `at`, every position, and, in the dimensions from `at`
 // on, runs of elements at one step. Items are the pairs of the first two, in order.
 class RegionLoop {
-  public:
+ public:
     RegionLoop(const Region& region, const Tensor& positions)
         : region_(region), index_(static_cast<const int64_t*>(positions.raw_data())), count_(positions.numel()) {
         for (int d = 0; d < region.at; ++d) outer_ *= region.sizes.raw(d);
-        for (int d = region.sizes.rank();
-             d-- > region.at;) {  // runs: the last dimensions, as far as they are one step apart
+        for (int d = region.sizes.rank(); d-- > region.at;) {  // runs: the last dimensions, as far as they are one step apart
             if (region.sizes.raw(d) == 1) continue;
             if (run_ == 1) {
                 run_step_ = region.strides.raw(d);
@@ -162,11 +161,9 @@ class RegionLoop {
         }
     }
 
-  private:
+ private:
     int64_t outer_offset(int64_t place) const { return region_.offset + offset_in(place, 0, region_.at); }
-    int64_t run_offset(int64_t r) const {
-        return runs_ == 1 ? 0 : offset_in(r * run_, region_.at, region_.sizes.rank());
-    }
+    int64_t run_offset(int64_t r) const { return runs_ == 1 ? 0 : offset_in(r * run_, region_.at, region_.sizes.rank()); }
     int64_t offset_in(int64_t place, int from, int to) const {
         int64_t offset = 0;
         for (int d = to; d-- > from && place > 0;) {
@@ -226,8 +223,7 @@ kernels::RegionArgs region_args(const TensorImpl* x, const Region& region, const
     return args;
 }
 
-void read_on_gpu(const Tensor& out, const TensorImpl* x, const Region& region, const Tensor& positions,
-                 const kernels::IndexSource& source) {
+void read_on_gpu(const Tensor& out, const TensorImpl* x, const Region& region, const Tensor& positions, const kernels::IndexSource& source) {
     kernels::RegionArgs args = region_args(x, region, positions);
     if (args.numel == 0) return;
     args.positions = source;
@@ -288,13 +284,11 @@ void write_region(const TensorImpl* x, const Region& region, const Tensor& posit
     share(loop, true, [&](int64_t begin, int64_t end) {
         if (loop.inner() == 1) {
             loop.elements(begin, end, [&](int64_t item, int64_t offset, const int64_t* index, int64_t n) {
-                kernels::scatter_run(size, n, x->data + offset * size, index, loop.scale(), 0,
-                                     from + item * step * size, step);
+                kernels::scatter_run(size, n, x->data + offset * size, index, loop.scale(), 0, from + item * step * size, step);
             });
         } else {
             loop.runs(begin, end, [&](int64_t element, int64_t offset, int64_t n) {
-                kernels::convert(x->dtype, from + element * step * size, step, x->dtype, x->data + offset * size,
-                                 loop.step(), n);
+                kernels::convert(x->dtype, from + element * step * size, step, x->dtype, x->data + offset * size, loop.step(), n);
             });
         }
     });
@@ -420,8 +414,7 @@ void add_region(const TensorImpl* x, const Region& region, const Tensor& positio
     share(loop, true, [&](int64_t begin, int64_t end) {
         if (loop.inner() == 1) {
             loop.elements(begin, end, [&](int64_t item, int64_t offset, const int64_t* index, int64_t n) {
-                kernels::scatter_add_run(type, n, x->data + offset * size, index, loop.scale(), 0,
-                                         from + item * step * size, step);
+                kernels::scatter_add_run(type, n, x->data + offset * size, index, loop.scale(), 0, from + item * step * size, step);
             });
         } else {
             loop.runs(begin, end, [&](int64_t element, int64_t offset, int64_t n) {

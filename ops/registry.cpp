@@ -5,8 +5,8 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "tapir/autograd/operand_counts_impl.h"
 #include "tapir/autograd/op_form.h"
+#include "tapir/autograd/operand_counts_impl.h"
 #include "tapir/autograd/trace/names_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/thread_impl.h"
@@ -47,7 +47,8 @@ namespace {
 using Forms = std::unordered_map<std::string_view, const OpForm*>;
 const Forms& all_forms() {
     static const Forms* forms = [] {
-        auto* all = new Forms{  // never freed: used until the program ends
+        auto* all = new Forms{
+        // never freed: used until the program ends
 #define TAPIR_FORM_NAME(name) {#name, &name##_form},
 #include "tapir/ops/op_list.inc"
 #undef TAPIR_FORM_NAME
@@ -82,7 +83,11 @@ const OpForm* find_form(const char* op) {
 }
 
 std::string detail::no_op(std::string_view op) {
-    if (is_runtime) return fmt::format("there is no op {} in Tapir::runtime, which has no gradients, linalg, optimizers, nor the losses CTC, Huber, smooth L1, BCE with logits and those of margins", op);
+    if (is_runtime)
+        return fmt::format(
+            "there is no op {} in Tapir::runtime, which has no gradients, linalg, optimizers, nor the losses CTC, Huber, smooth L1, BCE with logits "
+            "and those of margins",
+            op);
     std::string_view nearest;
     std::size_t least = std::min<std::size_t>(op.size() / 3, 3) + 1;  // more differ by chance
     for (const auto& [name, form] : all_forms()) {

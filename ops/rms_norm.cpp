@@ -49,16 +49,15 @@ void run(const Tensor& x, const Tensor& weight, double eps, const Tensor& y, con
 
 // The sums over rows go to as many buffers as the rows alone say, so that the number of threads does not change them.
 template <class T>
-void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, const Tensor& rstd, const Tensor& grad_x,
-                  const Tensor& grad_weight, int64_t width) {
+void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight,
+                  int64_t width) {
     const int64_t rows = rstd.numel(), block = std::max<int64_t>((rows + 15) / 16, 32 * 1024 / width + 1);
     const int64_t blocks = std::max<int64_t>((rows + block - 1) / block, 1);  // no rows sum up to zeros
     const Tensor sums = grad_weight.defined() ? zeroed_sums(blocks, width) : Tensor();
     parallel_blocks(blocks, [&](int64_t i) {
-        const kernels::LayerNormBackward<T> args{
-            width,   data<T>(g),    data<T>(x),      data<T>(weight),
-            nullptr, data<T>(rstd), data<T>(grad_x), sums.defined() ? data<double>(sums) + i * width : nullptr,
-            nullptr};
+        const kernels::LayerNormBackward<T> args{width,   data<T>(g),    data<T>(x),      data<T>(weight),
+                                                 nullptr, data<T>(rstd), data<T>(grad_x), sums.defined() ? data<double>(sums) + i * width : nullptr,
+                                                 nullptr};
         kernels::rms_norm_backward(args, i * block, std::min((i + 1) * block, rows));
     });
     add_up<T>(grad_weight, sums);

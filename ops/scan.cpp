@@ -42,13 +42,11 @@ Tensor weighted_exps(const Tensor& a, const Tensor& b, const Tensor& g, const We
 }  // namespace
 
 TAPIR_OP(cumsum, "CumSum", cumsum_rule, "Running sums along a dimension.", TAPIR_SAMPLE("f(5)", cumsum(x[0], 0)),
-         TAPIR_SAMPLE("f(3,4)", cumsum(x[0], 0)), TAPIR_SAMPLE("f(3,4)", cumsum(x[0], -1)),
-         TAPIR_SAMPLE("f(2,3,4)", cumsum(x[0], 1)), TAPIR_SAMPLE("f()", cumsum(x[0], 0)),
-         TAPIR_SAMPLE("i(3,4)<9", cumsum(x[0], 1)));
-TAPIR_OP(cumprod, NoOnnx("Loop"), cumprod_rule, "Running products along a dimension.",
-         TAPIR_SAMPLE("f(5)", cumprod(x[0], 0)), TAPIR_SAMPLE("f(3,4)", cumprod(x[0], 0)),
-         TAPIR_SAMPLE("f(3,4)", cumprod(x[0], -1)), TAPIR_SAMPLE("f(2,3,4)", cumprod(x[0], 1)), TAPIR_SAMPLE("f(3,5)", cumprod(relu(x[0]), 1)),
-         TAPIR_SAMPLE("i(3,4)<9", cumprod(x[0], 1)));
+         TAPIR_SAMPLE("f(3,4)", cumsum(x[0], 0)), TAPIR_SAMPLE("f(3,4)", cumsum(x[0], -1)), TAPIR_SAMPLE("f(2,3,4)", cumsum(x[0], 1)),
+         TAPIR_SAMPLE("f()", cumsum(x[0], 0)), TAPIR_SAMPLE("i(3,4)<9", cumsum(x[0], 1)));
+TAPIR_OP(cumprod, NoOnnx("Loop"), cumprod_rule, "Running products along a dimension.", TAPIR_SAMPLE("f(5)", cumprod(x[0], 0)),
+         TAPIR_SAMPLE("f(3,4)", cumprod(x[0], 0)), TAPIR_SAMPLE("f(3,4)", cumprod(x[0], -1)), TAPIR_SAMPLE("f(2,3,4)", cumprod(x[0], 1)),
+         TAPIR_SAMPLE("f(3,5)", cumprod(relu(x[0]), 1)), TAPIR_SAMPLE("i(3,4)<9", cumprod(x[0], 1)));
 TAPIR_OP(cummax, NoOnnx("Loop"), cummax_rule, "The largest element so far along a dimension, and its index.",
          TAPIR_SAMPLE("d(6)", cummax(x[0], 0).values), TAPIR_SAMPLE("d(3,4)", cummax(x[0], 0).values),
          TAPIR_SAMPLE("d(2,3,4)", cummax(x[0], 1).values), TAPIR_SAMPLE("d(3,7)", cummax(x[0], -1).indices),
@@ -62,16 +60,14 @@ TAPIR_OP(cummin, NoOnnx("Loop"), cummax_rule, "The smallest element so far along
                          cummin(where(x[0] > 0.7, std::numeric_limits<double>::quiet_NaN(), x[0]), 0).indices));
 TAPIR_OP(logcumsumexp, NoOnnx("Exp, CumSum, Log"), logcumsumexp_rule, "Running log(sum(exp(x))) along a dimension.",
          TAPIR_SAMPLE("f(7)", logcumsumexp(x[0], 0)), TAPIR_SAMPLE("f(3,4)", logcumsumexp(x[0] * 100, 0)),
-         TAPIR_SAMPLE("f(2,5)", logcumsumexp(x[0], -1)), TAPIR_SAMPLE("f(2,3,4)", logcumsumexp(x[0], 1)),
-         TAPIR_SAMPLE("f()", logcumsumexp(x[0], 0)));
+         TAPIR_SAMPLE("f(2,5)", logcumsumexp(x[0], -1)), TAPIR_SAMPLE("f(2,3,4)", logcumsumexp(x[0], 1)), TAPIR_SAMPLE("f()", logcumsumexp(x[0], 0)));
 TAPIR_OP(weighted_exps, NoOnnx("Exp, Mul, CumSum"), weighted_exps_rule, "Running weighted sums of exponentials.",
          TAPIR_SAMPLE_AS("f(5) f(5) f(5)", "torch.exp(x[0]) * cumsum(torch.exp(x[1]) * x[2], 0)",
                          weighted_exps(x[0], x[1], x[2] * 1.0, {0, false}, Loc::current())),
          TAPIR_SAMPLE_AS("f(2,4) f(2,4) d(2,4)", "torch.exp(x[0]) * (torch.exp(x[1]) * x[2]).flip(1).cumsum(1).flip(1)",
                          weighted_exps(x[0], x[1], x[2] * 1.0, {1, true}, Loc::current())));
-TAPIR_OP(prod, "ReduceProd", prod_rule, "The product over all elements or along a dimension.",
-         TAPIR_SAMPLE("f(3,4)", prod(x[0])), TAPIR_SAMPLE("f(3,4)", prod(x[0], 0)),
-         TAPIR_SAMPLE("f(3,4)", prod(x[0], -1, true)), TAPIR_SAMPLE("f(2,3,4)", prod(x[0], 1)),
+TAPIR_OP(prod, "ReduceProd", prod_rule, "The product over all elements or along a dimension.", TAPIR_SAMPLE("f(3,4)", prod(x[0])),
+         TAPIR_SAMPLE("f(3,4)", prod(x[0], 0)), TAPIR_SAMPLE("f(3,4)", prod(x[0], -1, true)), TAPIR_SAMPLE("f(2,3,4)", prod(x[0], 1)),
          TAPIR_SAMPLE("f(7)", prod(x[0], 0)), TAPIR_SAMPLE("f()", prod(x[0])), TAPIR_SAMPLE("i(3,4)<9", prod(x[0], 1)),
          TAPIR_SAMPLE("f(3,4)", prod(relu(x[0]), 1)));
 
@@ -98,8 +94,7 @@ Tensor scanned(const Tensor& x, const ScanAttrs& attrs, const Loc& loc) {
     if (x.numel() > 0) {
         const Lines lines(in.impl(), attrs.dim);
         const kernels::LineArgs args{in.dtype(), lines.size, lines.inner, in.raw_data(), out.raw_data()};
-        share_out(lines.outer * lines.inner, lines.size,
-                  [&](std::int64_t begin, std::int64_t end) { kernels::scan(args, attrs.kind, begin, end); });
+        share_out(lines.outer * lines.inner, lines.size, [&](std::int64_t begin, std::int64_t end) { kernels::scan(args, attrs.kind, begin, end); });
     }
     const detail::UnrecordedPartsOf parts(loc);
     return to(out, dtype);
@@ -189,16 +184,14 @@ ValuesIndices running_extreme(const OpInfo& op, const In& x, Dim dim, bool large
             if (on_gpu(in)) {
                 gpu::scan_extreme(args, largest, indices, lines.outer * lines.inner);
             } else {
-                share_out(lines.outer * lines.inner, lines.size, [&](std::int64_t begin, std::int64_t end) {
-                    kernels::scan_extreme(args, largest, indices, begin, end);
-                });
+                share_out(lines.outer * lines.inner, lines.size,
+                          [&](std::int64_t begin, std::int64_t end) { kernels::scan_extreme(args, largest, indices, begin, end); });
             }
         }
         out.values = to(out.values, dtype);
     }
     if (detail::thread.observed) {
-        record(op, x.loc, {&x.tensor}, out.values, {&out.indices}, along,
-               Told{op, {&x.tensor}, {&out.values, &out.indices}}, along);
+        record(op, x.loc, {&x.tensor}, out.values, {&out.indices}, along, Told{op, {&x.tensor}, {&out.values, &out.indices}}, along);
     }
     return out;
 }
@@ -210,8 +203,7 @@ Tensor shifted(const Tensor& x, int dim, std::int64_t steps, bool ones) {
     const std::int64_t n = x.size(dim), gap = std::min(steps < 0 ? -steps : steps, n);
     Shape shape = x.shape();
     shape.raw(dim) = gap;
-    const Tensor filling = ones ? gradient_ops::ones(shape, x.dtype(), x.device())
-                                : gradient_ops::zeros(shape, x.dtype(), x.device());
+    const Tensor filling = ones ? gradient_ops::ones(shape, x.dtype(), x.device()) : gradient_ops::zeros(shape, x.dtype(), x.device());
     const Tensor rest = narrow(x, dim, steps < 0 ? gap : 0, n - gap);
     return gradient_ops::concatenate(steps < 0 ? std::vector{rest, filling} : std::vector{filling, rest}, dim);
 }
@@ -254,9 +246,8 @@ Tensor product_gradient(const Tensor& x, const Tensor& g, int dim, bool whole, b
         gpu::prod_gradient(args, from.raw_data(), whole, lines.outer * lines.inner);
         return out;
     }
-    share_out(lines.outer * lines.inner, lines.size, [&](std::int64_t begin, std::int64_t end) {
-        kernels::prod_gradient(args, from.raw_data(), whole, begin, end);
-    });
+    share_out(lines.outer * lines.inner, lines.size,
+              [&](std::int64_t begin, std::int64_t end) { kernels::prod_gradient(args, from.raw_data(), whole, begin, end); });
     return out;
 }
 
@@ -359,8 +350,8 @@ TAPIR_FORM(cumprod, ScanAttrs, same(t[0], is_floating(t[0].dtype) ? t[0].dtype :
 TAPIR_FORM(logcumsumexp, ScanAttrs, same(t[0], floating(t[0].dtype)), logcumsumexp(x[0], a.dim), f("dim", a.dim));
 TAPIR_FORM(cummax, int, several(same(t[0]), same(t[0], DType::int64)), detail::outputs(cummax(x[0], a)), f("dim", a));
 TAPIR_FORM(cummin, int, several(same(t[0]), same(t[0], DType::int64)), detail::outputs(cummin(x[0], a)), f("dim", a));
-TAPIR_FORM(weighted_exps, WeightedExpsAttrs, unstated(), weighted_exps(x[0], x[1], x[2], a, Loc::current()),
-           f("dim", a.dim)("reverse", a.reverse));
-TAPIR_FORM(prod, Over, reduced(t[0], dims_of(a), a.keepdim, is_floating(t[0].dtype) ? t[0].dtype : DType::int64), product(x[0], a), over_fields(f, a));
+TAPIR_FORM(weighted_exps, WeightedExpsAttrs, unstated(), weighted_exps(x[0], x[1], x[2], a, Loc::current()), f("dim", a.dim)("reverse", a.reverse));
+TAPIR_FORM(prod, Over, reduced(t[0], dims_of(a), a.keepdim, is_floating(t[0].dtype) ? t[0].dtype : DType::int64), product(x[0], a),
+           over_fields(f, a));
 
 }  // namespace tapir

@@ -7,9 +7,9 @@
 #include "tapir/ops/attention_impl.h"
 #include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/copy.h"
-#include "tapir/ops/kernels/softmax.h"
 #include "tapir/ops/elementwise.h"
 #include "tapir/ops/into_impl.h"
+#include "tapir/ops/kernels/softmax.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/reduce.h"
 #include "tapir/ops/reduce_impl.h"
@@ -31,24 +31,18 @@ Tensor log_softmax_backward(const In& g, const In& y, int dim);
 
 }  // namespace
 
-TAPIR_OP(softmax, "Softmax", softmax_rule, "exp(x) / sum(exp(x)) along a dimension.",
-         TAPIR_SAMPLE("f(5)", softmax(x[0], 0)), TAPIR_SAMPLE("f(1,5)", softmax(x[0], 1)),
-         TAPIR_SAMPLE("f(3,4)", softmax(x[0], 0)), TAPIR_SAMPLE("f(3,4)", softmax(x[0], -1)),
-         TAPIR_SAMPLE("f(2,3,4)", softmax(x[0], 1)), TAPIR_SAMPLE("f(3,37)", softmax(x[0], 1)),
-         TAPIR_SAMPLE("f()", softmax(x[0], 0)), TAPIR_SAMPLE("f(3,1)", softmax(x[0], 1)));
+TAPIR_OP(softmax, "Softmax", softmax_rule, "exp(x) / sum(exp(x)) along a dimension.", TAPIR_SAMPLE("f(5)", softmax(x[0], 0)),
+         TAPIR_SAMPLE("f(1,5)", softmax(x[0], 1)), TAPIR_SAMPLE("f(3,4)", softmax(x[0], 0)), TAPIR_SAMPLE("f(3,4)", softmax(x[0], -1)),
+         TAPIR_SAMPLE("f(2,3,4)", softmax(x[0], 1)), TAPIR_SAMPLE("f(3,37)", softmax(x[0], 1)), TAPIR_SAMPLE("f()", softmax(x[0], 0)),
+         TAPIR_SAMPLE("f(3,1)", softmax(x[0], 1)));
 TAPIR_OP(causal_softmax, NoOnnx("Where, Softmax"), softmax_rule, "softmax over the first elements of each row, one more in each.",
-         TAPIR_SAMPLE_AS("f(5,5)", "torch.softmax(x[0].masked_fill(torch.ones(5, 5).triu(1) > 0, -float('inf')), 1)",
-                         causal_softmax(x[0], 0)),
-         TAPIR_SAMPLE_AS("f(2,3,6)", "torch.softmax(x[0].masked_fill(torch.ones(3, 6).triu(3) > 0, -float('inf')), 2)",
-                         causal_softmax(x[0], 2)),
-         TAPIR_SAMPLE_AS("f(4,2)", "torch.softmax(x[0].masked_fill(torch.ones(4, 2).triu(1) > 0, -float('inf')), 1)",
-                         causal_softmax(x[0], 0)),
-         TAPIR_SAMPLE_AS("f(2,90)", "torch.softmax(x[0].masked_fill(torch.ones(2, 90).triu(88) > 0, -float('inf')), 1)",
-                         causal_softmax(x[0], 87)));
+         TAPIR_SAMPLE_AS("f(5,5)", "torch.softmax(x[0].masked_fill(torch.ones(5, 5).triu(1) > 0, -float('inf')), 1)", causal_softmax(x[0], 0)),
+         TAPIR_SAMPLE_AS("f(2,3,6)", "torch.softmax(x[0].masked_fill(torch.ones(3, 6).triu(3) > 0, -float('inf')), 2)", causal_softmax(x[0], 2)),
+         TAPIR_SAMPLE_AS("f(4,2)", "torch.softmax(x[0].masked_fill(torch.ones(4, 2).triu(1) > 0, -float('inf')), 1)", causal_softmax(x[0], 0)),
+         TAPIR_SAMPLE_AS("f(2,90)", "torch.softmax(x[0].masked_fill(torch.ones(2, 90).triu(88) > 0, -float('inf')), 1)", causal_softmax(x[0], 87)));
 TAPIR_OP(log_softmax, "LogSoftmax", log_softmax_rule, "The logarithm of softmax along a dimension, without overflow.",
-         TAPIR_SAMPLE("f(5)", log_softmax(x[0], 0)), TAPIR_SAMPLE("f(1,5)", log_softmax(x[0], 1)),
-         TAPIR_SAMPLE("f(3,4)", log_softmax(x[0], 0)), TAPIR_SAMPLE("f(3,4)", log_softmax(x[0], -1)),
-         TAPIR_SAMPLE("f(2,3,4)", log_softmax(x[0], 1)), TAPIR_SAMPLE("f(3,37)", log_softmax(x[0], 1)),
+         TAPIR_SAMPLE("f(5)", log_softmax(x[0], 0)), TAPIR_SAMPLE("f(1,5)", log_softmax(x[0], 1)), TAPIR_SAMPLE("f(3,4)", log_softmax(x[0], 0)),
+         TAPIR_SAMPLE("f(3,4)", log_softmax(x[0], -1)), TAPIR_SAMPLE("f(2,3,4)", log_softmax(x[0], 1)), TAPIR_SAMPLE("f(3,37)", log_softmax(x[0], 1)),
          TAPIR_SAMPLE("f()", log_softmax(x[0], 0)), TAPIR_SAMPLE("f(3,1)", log_softmax(x[0], 1)));
 TAPIR_OP(logsumexp, "ReduceLogSumExp", logsumexp_rule, "log(sum(exp(x))) over dimensions, without overflow.",
          TAPIR_SAMPLE("f(5)", logsumexp(x[0], {0})), TAPIR_SAMPLE("f(3,4)", logsumexp(x[0], {0})),
@@ -62,10 +56,8 @@ TAPIR_OP(softmax_backward, NoOnnx("Mul, ReduceSum, Sub"), softmax_backward_rule,
 TAPIR_OP(log_softmax_backward, NoOnnx("Exp, ReduceSum, Mul, Sub"), log_softmax_backward_rule,
          "The gradient of log_softmax, of its result y: g - exp(y) sum(g).",
          TAPIR_SAMPLE_AS("f(5) f(5)", "torch._log_softmax_backward_data(x[0], x[1], 0, x[0].dtype)", log_softmax_backward(x[0], x[1], 0)),
-         TAPIR_SAMPLE_AS("f(2,3,4) f(2,3,4)", "torch._log_softmax_backward_data(x[0], x[1], 1, x[0].dtype)",
-                         log_softmax_backward(x[0], x[1], 1)),
-         TAPIR_SAMPLE_AS("f(3,37) f(3,37)", "torch._log_softmax_backward_data(x[0], x[1], -1, x[0].dtype)",
-                         log_softmax_backward(x[0], x[1], -1)));
+         TAPIR_SAMPLE_AS("f(2,3,4) f(2,3,4)", "torch._log_softmax_backward_data(x[0], x[1], 1, x[0].dtype)", log_softmax_backward(x[0], x[1], 1)),
+         TAPIR_SAMPLE_AS("f(3,37) f(3,37)", "torch._log_softmax_backward_data(x[0], x[1], -1, x[0].dtype)", log_softmax_backward(x[0], x[1], -1)));
 
 namespace {
 

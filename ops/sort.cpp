@@ -24,12 +24,12 @@ namespace tapir {
 using namespace reduction;
 using std::int64_t;
 
-TAPIR_OP(sort, NoOnnx("TopK"), pick_rule, "The elements in order along a dimension, and where they were.",
-         TAPIR_SAMPLE("d(6)", sort(x[0]).values), TAPIR_SAMPLE("d(3,4)", sort(x[0], 0).values),
-         TAPIR_SAMPLE("d(3,4)", sort(x[0], -1, true).values), TAPIR_SAMPLE("d(2,3,4)", sort(x[0], 1).values),
-         TAPIR_SAMPLE("d(2,3,4)", sort(x[0], 1, true).indices), TAPIR_SAMPLE("i(3,4)<99", sort(x[0]).values));
-TAPIR_OP(argsort, NoOnnx("TopK"), NonDiff, "The indices that put the elements in order along a dimension.",
-         TAPIR_SAMPLE("d(3,4)", argsort(x[0])), TAPIR_SAMPLE("d(3,4)", argsort(x[0], 0, true)));
+TAPIR_OP(sort, NoOnnx("TopK"), pick_rule, "The elements in order along a dimension, and where they were.", TAPIR_SAMPLE("d(6)", sort(x[0]).values),
+         TAPIR_SAMPLE("d(3,4)", sort(x[0], 0).values), TAPIR_SAMPLE("d(3,4)", sort(x[0], -1, true).values),
+         TAPIR_SAMPLE("d(2,3,4)", sort(x[0], 1).values), TAPIR_SAMPLE("d(2,3,4)", sort(x[0], 1, true).indices),
+         TAPIR_SAMPLE("i(3,4)<99", sort(x[0]).values));
+TAPIR_OP(argsort, NoOnnx("TopK"), NonDiff, "The indices that put the elements in order along a dimension.", TAPIR_SAMPLE("d(3,4)", argsort(x[0])),
+         TAPIR_SAMPLE("d(3,4)", argsort(x[0], 0, true)));
 TAPIR_OP(topk, "TopK", pick_rule, "The k largest or smallest elements along a dimension, in order, and their indices.",
          TAPIR_SAMPLE("d(6)", topk(x[0], 2).values), TAPIR_SAMPLE("d(3,4)", topk(x[0], 2, 0).values),
          TAPIR_SAMPLE("d(3,5)", topk(x[0], 3, -1, false).values), TAPIR_SAMPLE("d(2,5,3)", topk(x[0], 2, 1).values),
@@ -50,9 +50,7 @@ struct TopkCall {
 template <class Key>
 struct Item {
     Key key, index;
-    bool operator<(const Item& other) const noexcept {
-        return key != other.key ? key < other.key : index < other.index;
-    }
+    bool operator<(const Item& other) const noexcept { return key != other.key ? key < other.key : index < other.index; }
 };
 
 template <class Key, class T>
@@ -160,8 +158,7 @@ void run_lines(const Job& job, int64_t begin, int64_t end) {
             const auto index = static_cast<int64_t>(items[i].index);
             job.indices[to + i * inner] = index;
             if (!job.values) continue;
-            std::memcpy(job.values + static_cast<std::size_t>(to + i * inner) * bytes,
-                        from + static_cast<std::size_t>(index * inner) * bytes, bytes);
+            std::memcpy(job.values + static_cast<std::size_t>(to + i * inner) * bytes, from + static_cast<std::size_t>(index * inner) * bytes, bytes);
         }
     }
 }
@@ -198,8 +195,12 @@ ValuesIndices first_sorted(const In& x, int dim, int64_t k, bool descending, boo
         sort_on_gpu(in, dim, k, descending, out);
         return out;
     }
-    const Job job{in.impl(), with_values ? static_cast<std::byte*>(out.values.raw_data()) : nullptr,
-                  static_cast<int64_t*>(out.indices.raw_data()), Lines(in.impl(), dim), k, descending};
+    const Job job{in.impl(),
+                  with_values ? static_cast<std::byte*>(out.values.raw_data()) : nullptr,
+                  static_cast<int64_t*>(out.indices.raw_data()),
+                  Lines(in.impl(), dim),
+                  k,
+                  descending};
     const bool narrow = itemsize(in.dtype()) <= 4 && job.lines.size <= UINT32_MAX;
     share_out(job.lines.outer * job.lines.inner, job.lines.size * 8, [&](int64_t begin, int64_t end) {
         if (narrow) {
@@ -255,8 +256,7 @@ void pick_lines(const Job& job, bool nan_wins, int64_t begin, int64_t end) {
             std::nth_element(items.get(), found, items.get() + left);
         }
         job.indices[line] = static_cast<int64_t>(found->index);
-        std::memcpy(job.values + static_cast<std::size_t>(line) * bytes,
-                    from + static_cast<std::size_t>(job.indices[line] * inner) * bytes, bytes);
+        std::memcpy(job.values + static_cast<std::size_t>(line) * bytes, from + static_cast<std::size_t>(job.indices[line] * inner) * bytes, bytes);
     }
 }
 
@@ -278,8 +278,8 @@ ValuesIndices sort(In x, Dim dim, bool descending) {
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "sort", x.loc);
     ValuesIndices out = first_sorted(x, d, size_along(x.tensor, d), descending, true);
     if (detail::thread.observed) {
-        record(sort_op, x.loc, {&x.tensor}, out.values, {&out.indices}, PickAttrs{d, false},
-               Told{sort_op, {&x.tensor}, {&out.values, &out.indices}}, SortCall{d, descending});
+        record(sort_op, x.loc, {&x.tensor}, out.values, {&out.indices}, PickAttrs{d, false}, Told{sort_op, {&x.tensor}, {&out.values, &out.indices}},
+               SortCall{d, descending});
     }
     return out;
 }
@@ -301,8 +301,8 @@ ValuesIndices topk(In x, int64_t k, Dim dim, bool largest) {
     }
     ValuesIndices out = first_sorted(x, d, k, largest, true);
     if (detail::thread.observed) {
-        record(topk_op, x.loc, {&x.tensor}, out.values, {&out.indices}, PickAttrs{d, false},
-               Told{topk_op, {&x.tensor}, {&out.values, &out.indices}}, TopkCall{k, d, largest});
+        record(topk_op, x.loc, {&x.tensor}, out.values, {&out.indices}, PickAttrs{d, false}, Told{topk_op, {&x.tensor}, {&out.values, &out.indices}},
+               TopkCall{k, d, largest});
     }
     return out;
 }
@@ -322,8 +322,12 @@ ValuesIndices pick_at(const OpInfo& op, const In& x, int dim, int64_t place, boo
             out = {detail::make_empty(shape, in.dtype(), in.device(), x.loc), detail::make_empty(shape, int64, in.device(), x.loc)};
         }
         if (!on_gpu(in) && in.numel() > 0) {
-            const Job job{in.impl(), static_cast<std::byte*>(out.values.raw_data()), static_cast<int64_t*>(out.indices.raw_data()),
-                          Lines(in.impl(), dim), place, /*descending=*/false};
+            const Job job{in.impl(),
+                          static_cast<std::byte*>(out.values.raw_data()),
+                          static_cast<int64_t*>(out.indices.raw_data()),
+                          Lines(in.impl(), dim),
+                          place,
+                          /*descending=*/false};
             const bool narrow = itemsize(in.dtype()) <= 4 && job.lines.size <= UINT32_MAX;
             share_out(job.lines.outer * job.lines.inner, job.lines.size * 4, [&](int64_t begin, int64_t end) {
                 narrow ? pick_lines<std::uint32_t>(job, nan_wins, begin, end) : pick_lines<std::uint64_t>(job, nan_wins, begin, end);
@@ -349,8 +353,10 @@ ValuesIndices Tensor::topk(int64_t k, Dim dim, bool largest, Loc loc) const { re
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_FORM(sort, SortCall, several(same(t[0]), same(t[0], DType::int64)), detail::outputs(sort(x[0], a.dim, a.descending)), f("dim", a.dim)("descending", a.descending));
+TAPIR_FORM(sort, SortCall, several(same(t[0]), same(t[0], DType::int64)), detail::outputs(sort(x[0], a.dim, a.descending)),
+           f("dim", a.dim)("descending", a.descending));
 TAPIR_FORM(argsort, SortCall, same(t[0], DType::int64), argsort(x[0], a.dim, a.descending), f("dim", a.dim)("descending", a.descending));
-TAPIR_FORM(topk, TopkCall, several(resized(t[0], a.dim, t.size("k")), resized(same(t[0], DType::int64), a.dim, t.size("k"))), detail::outputs(topk(x[0], a.k, a.dim, a.largest)), f("k", a.k)("dim", a.dim)("largest", a.largest));
+TAPIR_FORM(topk, TopkCall, several(resized(t[0], a.dim, t.size("k")), resized(same(t[0], DType::int64), a.dim, t.size("k"))),
+           detail::outputs(topk(x[0], a.k, a.dim, a.largest)), f("k", a.k)("dim", a.dim)("largest", a.largest));
 
 }  // namespace tapir

@@ -47,8 +47,8 @@ TAPIR_OP(cov, NoOnnx("Sub, MatMul"), Composed, "Covariances.", TAPIR_SAMPLE("f(3
          TAPIR_SAMPLE_AS("f(3,5)", "cov(x[0], correction=0)", cov(x[0], 0)));
 TAPIR_OP(corrcoef, NoOnnx("Sub, MatMul, Div"), Composed, "Correlation coefficients.", TAPIR_SAMPLE("f(3,5)", corrcoef(x[0])));
 TAPIR_OP(trapezoid, NoOnnx("Slice, Add, ReduceSum"), Composed, "The area by the trapezoidal rule.",
-         TAPIR_SAMPLE_AS("f(3,4)", "trapezoid(x[0], dx=0.5, dim=0)", trapezoid(x[0], 0.5, 0)),
-         TAPIR_SAMPLE("f(3,4) f(3,4)", trapezoid(x[0], x[1])), TAPIR_SAMPLE("f(3,4) f(4)", trapezoid(x[0], x[1])),
+         TAPIR_SAMPLE_AS("f(3,4)", "trapezoid(x[0], dx=0.5, dim=0)", trapezoid(x[0], 0.5, 0)), TAPIR_SAMPLE("f(3,4) f(3,4)", trapezoid(x[0], x[1])),
+         TAPIR_SAMPLE("f(3,4) f(4)", trapezoid(x[0], x[1])),
          TAPIR_SAMPLE_AS("f(3,4) f(3)", "trapezoid(x[0], x[1], dim=0)", trapezoid(x[0], x[1], 0)));
 TAPIR_OP(dist, NoOnnx("Sub, ReduceL2"), Composed, "norm(a - b, p).", TAPIR_SAMPLE("f(3,4) f(4)", dist(x[0], x[1])),
          TAPIR_SAMPLE("f(3) f(3)", dist(x[0], x[1], 1)));
@@ -67,10 +67,8 @@ TAPIR_OP(kthvalue, NoOnnx("TopK, Gather"), pick_rule, "The k-th smallest element
 TAPIR_OP(nansum, NoOnnx("IsNaN, Where, ReduceSum"), Composed, "The sum of what is not nan.", TAPIR_SAMPLE("f(3,4)", nansum(x[0])),
          TAPIR_SAMPLE_AS("f(3,4)", "nansum(torch.where(x[0] > 0.5, nan, x[0]), 1, keepdim=True)",
                          nansum(where(x[0] > 0.5, std::nan(""), x[0]), {1}, true)));
-TAPIR_OP(nanmean, NoOnnx("IsNaN, Where, ReduceSum, Div"), Composed, "The mean of what is not nan.",
-         TAPIR_SAMPLE("f(3,4)", nanmean(x[0])),
-         TAPIR_SAMPLE_AS("f(3,4)", "nanmean(torch.where(x[0] > 0.5, nan, x[0]), 0)",
-                         nanmean(where(x[0] > 0.5, std::nan(""), x[0]), {0})));
+TAPIR_OP(nanmean, NoOnnx("IsNaN, Where, ReduceSum, Div"), Composed, "The mean of what is not nan.", TAPIR_SAMPLE("f(3,4)", nanmean(x[0])),
+         TAPIR_SAMPLE_AS("f(3,4)", "nanmean(torch.where(x[0] > 0.5, nan, x[0]), 0)", nanmean(where(x[0] > 0.5, std::nan(""), x[0]), {0})));
 
 using std::int64_t;
 
@@ -98,17 +96,10 @@ Place place_of(double q, int64_t n, Between how, const Loc& loc) {
     if (!(q >= 0 && q <= 1)) fail<ValueError>(loc, "quantile: q must be in [0, 1], got {}", q);
     double at = q * static_cast<double>(n - 1);
     switch (how) {
-        case Between::lower:
-            at = std::floor(at);
-            break;
-        case Between::higher:
-            at = std::ceil(at);
-            break;
-        case Between::nearest:
-            at = std::nearbyint(at);
-            break;
-        default:
-            break;
+        case Between::lower: at = std::floor(at); break;
+        case Between::higher: at = std::ceil(at); break;
+        case Between::nearest: at = std::nearbyint(at); break;
+        default: break;
     }
     const double below = std::floor(at), above = std::ceil(at);
     const double weight = how == Between::midpoint && above > below ? 0.5 : at - below;
@@ -364,8 +355,8 @@ Tensor euclidean_by_products(const Tensor& a, const Tensor& b) {
 bool are_squares_in_range(const Tensor& a, const Tensor& b) {
     if (a.numel() == 0 || b.numel() == 0 || on_gpu(a) || detail::is_tracing()) return true;
     const detail::UnrecordedParts parts;
-    const double largest = std::max(norm(a.detach(), std::numeric_limits<double>::infinity()).item(),
-                                    norm(b.detach(), std::numeric_limits<double>::infinity()).item());
+    const double largest =
+        std::max(norm(a.detach(), std::numeric_limits<double>::infinity()).item(), norm(b.detach(), std::numeric_limits<double>::infinity()).item());
     const double most = a.dtype() == float64 ? 1e150 : a.dtype() == float16 ? 60 : 1e17;
     return !(largest > most || (largest > 0 && largest < 1 / most));
 }
@@ -427,9 +418,7 @@ Tensor normalize(In x, double p, Dim dim, double eps) {
 
 // --- Methods -----------------------------------------------------------------------------------------------------------
 
-ValuesIndices Tensor::kthvalue(int64_t k, Dim dim, Flag keepdim, Loc loc) const {
-    return tapir::kthvalue(In(*this, loc), k, dim, keepdim);
-}
+ValuesIndices Tensor::kthvalue(int64_t k, Dim dim, Flag keepdim, Loc loc) const { return tapir::kthvalue(In(*this, loc), k, dim, keepdim); }
 Tensor Tensor::nansum(const Dims& dims, Flag keepdim, Loc loc) const { return tapir::nansum(In(*this, loc), dims, keepdim); }
 Tensor Tensor::nanmean(const Dims& dims, Flag keepdim, Loc loc) const { return tapir::nanmean(In(*this, loc), dims, keepdim); }
 Tensor Tensor::median(Loc loc) const { return tapir::median(In(*this, loc)); }
@@ -439,8 +428,9 @@ Tensor Tensor::quantile(double q, Dim dim, Flag keepdim, Loc loc) const { return
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_FORM(median, PickCall, several(reduced_along(t[0], a.dim, a.keepdim, t[0].dtype), reduced_along(t[0], a.dim, a.keepdim, DType::int64)), detail::outputs(median(x[0], a.dim, a.keepdim)), f("dim", a.dim)("keepdim", a.keepdim));
-TAPIR_FORM(kthvalue, PickCall, several(reduced_along(t[0], a.dim, a.keepdim, t[0].dtype), reduced_along(t[0], a.dim, a.keepdim, DType::int64)), detail::outputs(kthvalue(x[0], a.k, a.dim, a.keepdim)),
-           f("k", a.k)("dim", a.dim)("keepdim", a.keepdim));
+TAPIR_FORM(median, PickCall, several(reduced_along(t[0], a.dim, a.keepdim, t[0].dtype), reduced_along(t[0], a.dim, a.keepdim, DType::int64)),
+           detail::outputs(median(x[0], a.dim, a.keepdim)), f("dim", a.dim)("keepdim", a.keepdim));
+TAPIR_FORM(kthvalue, PickCall, several(reduced_along(t[0], a.dim, a.keepdim, t[0].dtype), reduced_along(t[0], a.dim, a.keepdim, DType::int64)),
+           detail::outputs(kthvalue(x[0], a.k, a.dim, a.keepdim)), f("k", a.k)("dim", a.dim)("keepdim", a.keepdim));
 
 }  // namespace tapir

@@ -9,16 +9,15 @@ namespace tapir {
 
 /// Tells watchers that `op` has run, and that it was called so. What record() does for one result.
 template <class Call>
-void tell_of(const OpInfo& op, const Loc& loc, const std::vector<Tensor>& operands, const std::vector<Tensor>& results,
-             const Call& call) {
+void tell_of(const OpInfo& op, const Loc& loc, const std::vector<Tensor>& operands, const std::vector<Tensor>& results, const Call& call) {
     if (!detail::is_watched()) return;
     std::vector<const Tensor*> inputs;
     std::vector<TensorImpl*> outputs;
     for (const Tensor& operand : operands) inputs.push_back(&operand);
     for (const Tensor& result : results) outputs.push_back(result.impl());
-    finish_op({op, loc, inputs.data(), static_cast<int>(inputs.size()), outputs.data(), static_cast<int>(outputs.size()), nullptr,
-               0, &call, sizeof(Call)},
-              /*recorded=*/false);
+    finish_op(
+        {op, loc, inputs.data(), static_cast<int>(inputs.size()), outputs.data(), static_cast<int>(outputs.size()), nullptr, 0, &call, sizeof(Call)},
+        /*recorded=*/false);
 }
 
 }  // namespace tapir

@@ -27,11 +27,9 @@ void fold_rule(Backward& b);
 
 }  // namespace
 
-TAPIR_OP(windows, NoOnnx("Gather"), windows_rule, "Windows along a dimension, as a view: Tensor::unfold.",
-         TAPIR_SAMPLE("f(7)", x[0].unfold(0, 3, 2)), TAPIR_SAMPLE("f(2,5,3)", x[0].unfold(1, 2, 1)),
-         TAPIR_SAMPLE("f(4,6)", x[0].unfold(-1, 2, 3)));
-TAPIR_OP(unfold, NoOnnx("Gather"), unfold_rule, "The windows of each image as columns (im2col).",
-         TAPIR_SAMPLE("f(2,3,4,5)", unfold(x[0], 2)),
+TAPIR_OP(windows, NoOnnx("Gather"), windows_rule, "Windows along a dimension, as a view: Tensor::unfold.", TAPIR_SAMPLE("f(7)", x[0].unfold(0, 3, 2)),
+         TAPIR_SAMPLE("f(2,5,3)", x[0].unfold(1, 2, 1)), TAPIR_SAMPLE("f(4,6)", x[0].unfold(-1, 2, 3)));
+TAPIR_OP(unfold, NoOnnx("Gather"), unfold_rule, "The windows of each image as columns (im2col).", TAPIR_SAMPLE("f(2,3,4,5)", unfold(x[0], 2)),
          TAPIR_SAMPLE_AS("f(2,2,5,6)", "nn.functional.unfold(x[0], (2, 3), (2, 1), (1, 0), (1, 2))",
                          unfold(x[0], {2, 3}, {.dilation = {2, 1}, .padding = {1, 0}, .stride = {1, 2}})),
          TAPIR_SAMPLE("f(3,4,4)", unfold(x[0], 3)));
@@ -140,9 +138,9 @@ Tensor run_unfold(const Tensor& x, const Columns& c, const Loc& loc) {
         const bool is_padded = c.padding[0] > 0 || c.padding[1] > 0;
         const Tensor whole = is_padded ? pad(x, {c.padding[1], after[1], c.padding[0], after[0]}) : x;
         const Shape strides = whole.strides();
-        const Tensor view = detail::make_view(whole.impl(), {x.size(0), x.size(1), c.kernel[0], c.kernel[1], c.out[0], c.out[1]},
-                                              {strides[0], strides[1], c.dilation[0] * strides[2], c.dilation[1] * strides[3],
-                                               c.stride[0] * strides[2], c.stride[1] * strides[3]}, 0);
+        const Tensor view = detail::make_view(
+            whole.impl(), {x.size(0), x.size(1), c.kernel[0], c.kernel[1], c.out[0], c.out[1]},
+            {strides[0], strides[1], c.dilation[0] * strides[2], c.dilation[1] * strides[3], c.stride[0] * strides[2], c.stride[1] * strides[3]}, 0);
         out = detail::make_empty({x.size(0), x.size(1) * c.window(), c.count()}, x.dtype(), x.device(), loc);
         if (out.numel() > 0) copy_elements(reshape(out, view.shape()), view);
     }
@@ -200,8 +198,7 @@ void fold_on_gpu(const Tensor& columns, const Tensor& out, const Columns& c) {
             const int64_t from = (i * c.kernel[1] + j) * c.count() + begin[0] * c.out[1] + begin[1];
             gradient_ops::add_into(
                 detail::make_view(out.impl(), sizes, {channels * plane, plane, c.stride[0] * c.size[1], c.stride[1]}, to),
-                detail::make_view(columns.impl(), sizes,
-                                  {channels * c.window() * c.count(), c.window() * c.count(), c.out[1], 1}, from));
+                detail::make_view(columns.impl(), sizes, {channels * c.window() * c.count(), c.window() * c.count(), c.out[1], 1}, from));
         }
     }
 }
@@ -275,8 +272,8 @@ Tensor fold(In x, const Shape& output_size, const Shape& kernel_size, const Fold
     const Columns c = columns_of("fold", size[0], size[1], kernel_size, options, x.loc);
     const int rank = x.tensor.dim();
     if (x->sizes[rank - 2] % c.window() != 0 || x->sizes[rank - 1] != c.count()) {
-        fail<ShapeError>(x.loc, "fold: columns of shape {} are not (channels * {}, {}), as images of {} x {} need", x.tensor.shape(),
-                         c.window(), c.count(), size[0], size[1]);
+        fail<ShapeError>(x.loc, "fold: columns of shape {} are not (channels * {}, {}), as images of {} x {} need", x.tensor.shape(), c.window(),
+                         c.count(), size[0], size[1]);
     }
     if (rank == 3) return run_fold(x.tensor, c, x.loc);
     const detail::RecordedParts parts(x.loc);
@@ -290,7 +287,6 @@ TAPIR_VIEW_FORM(windows, WindowAttrs, unstated(), x[0].unfold(static_cast<int>(a
 TAPIR_FORM(unfold, ColumnsCall, unstated(), unfold(x[0], a.kernel_size, a.options()),
            f("kernel_size", a.kernel_size)("dilation", a.dilation)("padding", a.padding)("stride", a.stride));
 TAPIR_FORM(fold, ColumnsCall, unstated(), fold(x[0], a.output_size, a.kernel_size, a.options()),
-           f("output_size", a.output_size)("kernel_size", a.kernel_size)("dilation", a.dilation)(
-               "padding", a.padding)("stride", a.stride));
+           f("output_size", a.output_size)("kernel_size", a.kernel_size)("dilation", a.dilation)("padding", a.padding)("stride", a.stride));
 
 }  // namespace tapir

@@ -13,8 +13,7 @@
 
 namespace tapir {
 
-TAPIR_OP(unique, "Unique", NonDiff, "The distinct elements in ascending order.",
-         TAPIR_SAMPLE_AS("i(20)<6", "unique(x[0])", unique(x[0]).values),
+TAPIR_OP(unique, "Unique", NonDiff, "The distinct elements in ascending order.", TAPIR_SAMPLE_AS("i(20)<6", "unique(x[0])", unique(x[0]).values),
          TAPIR_SAMPLE_AS("i(3,4)<5", "unique(x[0], True, True)[1]", unique(x[0], true, true).inverse),
          TAPIR_SAMPLE_AS("i(3,4)<5", "unique(x[0], True, False, True)[1]", unique(x[0], true, false, true).counts),
          TAPIR_SAMPLE_AS("d(3,4)", "unique(x[0])", unique(x[0]).values));

@@ -27,9 +27,7 @@ using std::int64_t;
 
 // --- Rules -----------------------------------------------------------------------------------------------------------------
 
-Tensor take(const Tensor& whole, const Part& part) {
-    return detail::make_view(whole.impl(), part.sizes, part.strides, part.offset);
-}
+Tensor take(const Tensor& whole, const Part& part) { return detail::make_view(whole.impl(), part.sizes, part.strides, part.offset); }
 
 // The gradient of a part is the gradient of the whole, zero elsewhere: a linear op, so its rule is to take the part.
 Tensor place(const Tensor& g, const Shape& whole, const Part& part, const Loc& loc);
@@ -68,9 +66,8 @@ void pieces_rule(Backward& b);
 
 TAPIR_OP(part, "Slice", part_rule, "A part of a tensor: select, narrow, slice, diagonal, and indexing with these.",
          TAPIR_SAMPLE("f(3,4)", select(x[0], 1, 2)), TAPIR_SAMPLE("f(3,4)", narrow(x[0], 1, 1, 2)),
-         TAPIR_SAMPLE_AS("f(5,4)", "x[0][1:5:2]", slice(x[0], 0, Slice(1, 5, 2))),
-         TAPIR_SAMPLE("f(3,4)", diagonal(x[0], 1)), TAPIR_SAMPLE_AS("f(3,4,2)", "x[0][1]", x[0][1]),
-         TAPIR_SAMPLE_AS("f(4,3)", "x[0][1:, None, 2]", x[0].index({Slice(1, None), None, 2})));
+         TAPIR_SAMPLE_AS("f(5,4)", "x[0][1:5:2]", slice(x[0], 0, Slice(1, 5, 2))), TAPIR_SAMPLE("f(3,4)", diagonal(x[0], 1)),
+         TAPIR_SAMPLE_AS("f(3,4,2)", "x[0][1]", x[0][1]), TAPIR_SAMPLE_AS("f(4,3)", "x[0][1:, None, 2]", x[0].index({Slice(1, None), None, 2})));
 TAPIR_OP(select, "Gather", Composed, "One element along a dimension, without it.", TAPIR_SAMPLE("f(3,4)", select(x[0], 0, -1)),
          TAPIR_SAMPLE("f(2,3,4)", select(x[0], -2, 1)));
 TAPIR_OP(slice, "Slice", Composed, "Every step-th element of a range along a dimension: slice, narrow.",
@@ -80,18 +77,15 @@ TAPIR_OP(diagonal, NoOnnx("Reshape, Slice, Gather"), Composed, "A diagonal of tw
          TAPIR_SAMPLE("f(3,4)", diagonal(x[0])), TAPIR_SAMPLE("f(2,3,4)", diagonal(x[0], -1, 2, 0)));
 TAPIR_OP(place, NoOnnx("Pad, ScatterND"), place_rule, "Zeros with a part filled in: the gradient of `part`.",
          TAPIR_SAMPLE_AS("f(2,3)", "", place(x[0], Shape(4, 3), Part{Shape(2, 3), Shape(3, 1), 3}, Loc::current())));
-TAPIR_OP(reshape, "Reshape", reshape_rule, "The same elements in another shape.",
-         TAPIR_SAMPLE("f(3,4)", reshape(x[0], {2, 6})), TAPIR_SAMPLE("f(3,4)", flatten(x[0])),
-         TAPIR_SAMPLE("f(3,1)", squeeze(x[0])), TAPIR_SAMPLE("f(3,4)", unsqueeze(x[0], 1)));
-TAPIR_OP(transpose, "Transpose", transpose_rule, "Two dimensions exchanged.",
-         TAPIR_SAMPLE("f(3,4)", transpose(x[0], 0, 1)), TAPIR_SAMPLE("f(2,3,4)", transpose(x[0], 0, 2)));
-TAPIR_OP(permute, "Transpose", permute_rule, "Dimensions in another order.",
-         TAPIR_SAMPLE("f(2,3,4)", permute(x[0], {2, 0, 1})));
+TAPIR_OP(reshape, "Reshape", reshape_rule, "The same elements in another shape.", TAPIR_SAMPLE("f(3,4)", reshape(x[0], {2, 6})),
+         TAPIR_SAMPLE("f(3,4)", flatten(x[0])), TAPIR_SAMPLE("f(3,1)", squeeze(x[0])), TAPIR_SAMPLE("f(3,4)", unsqueeze(x[0], 1)));
+TAPIR_OP(transpose, "Transpose", transpose_rule, "Two dimensions exchanged.", TAPIR_SAMPLE("f(3,4)", transpose(x[0], 0, 1)),
+         TAPIR_SAMPLE("f(2,3,4)", transpose(x[0], 0, 2)));
+TAPIR_OP(permute, "Transpose", permute_rule, "Dimensions in another order.", TAPIR_SAMPLE("f(2,3,4)", permute(x[0], {2, 0, 1})));
 TAPIR_OP(expand, "Expand", expand_rule, "Dimensions of size 1 repeated, without copying.",
          TAPIR_SAMPLE_AS("f(3,1)", "x[0].expand(2, 3, 4)", expand(x[0], {2, 3, 4})));
-TAPIR_OP(pieces, "Split", pieces_rule, "All pieces along a dimension: split, chunk, unbind.",
-         TAPIR_SAMPLE("f(3,5)", split(x[0], 2, 1)), TAPIR_SAMPLE("f(6,2)", chunk(x[0], 3)),
-         TAPIR_SAMPLE("f(3,4)", unbind(x[0], 0)));
+TAPIR_OP(pieces, "Split", pieces_rule, "All pieces along a dimension: split, chunk, unbind.", TAPIR_SAMPLE("f(3,5)", split(x[0], 2, 1)),
+         TAPIR_SAMPLE("f(6,2)", chunk(x[0], 3)), TAPIR_SAMPLE("f(3,4)", unbind(x[0], 0)));
 
 namespace {
 
@@ -139,9 +133,7 @@ bool may_overlap(const Tensor& a, const Tensor& b) {
     return static_cast<const std::byte*>(a.raw_data()) < end(b) && static_cast<const std::byte*>(b.raw_data()) < end(a);
 }
 
-Shape contiguous_strides(const TensorImpl* x) {
-    return contiguous_strides(Shape(x->sizes, x->rank));
-}
+Shape contiguous_strides(const TensorImpl* x) { return contiguous_strides(Shape(x->sizes, x->rank)); }
 
 namespace {
 
@@ -324,8 +316,7 @@ Tensor Tensor::view(const Shape& wish, Loc loc) const {
         return reshape_to(In(*this, loc), shape, wish, nullptr);
     Shape strides;
     if (!view_strides(impl_, shape, strides)) {
-        fail<ShapeError>(loc, "view: strides {} of shape {} do not allow {} without a copy; use reshape()", this->strides(),
-                         this->shape(), shape);
+        fail<ShapeError>(loc, "view: strides {} of shape {} do not allow {} without a copy; use reshape()", this->strides(), this->shape(), shape);
     }
     return reshape_to(In(*this, loc), shape, wish, strides.data());
 }
@@ -475,8 +466,7 @@ Tensor narrow(In x, Dim dim, int64_t start, int64_t length) {
     const int d = detail::wrap_dim(dim, rank, "narrow", x.loc);
     const int64_t size = x->sizes[d], from = start < 0 ? start + size : start;
     if (from < 0 || length < 0 || from > size || length > size - from) {
-        fail<IndexError>(x.loc, "narrow: {} elements from {} are out of range for dimension {} of shape {}", length, start, d,
-                         x.tensor.shape());
+        fail<IndexError>(x.loc, "narrow: {} elements from {} are out of range for dimension {} of shape {}", length, start, d, x.tensor.shape());
     }
     int64_t sizes[kMaxRank];
     for (int i = 0; i < rank; ++i) sizes[i] = x->sizes[i];
@@ -666,7 +656,8 @@ Tensor place_again(const Tensor& x, const PlaceCall& call) {
 
 TAPIR_VIEW_FORM(reshape, Shape, shaped(t[0], t.sizes("shape")), reshape(x[0], a), f("shape", a));
 TAPIR_VIEW_FORM(expand, Shape, shaped(t[0], t.sizes("shape")), expand(x[0], a), f("shape", a));
-TAPIR_VIEW_FORM(transpose, Shape, swapped(t[0], a.raw(0), a.raw(1)), transpose(x[0], static_cast<int>(a.raw(0)), static_cast<int>(a.raw(1))), f("dims", a));
+TAPIR_VIEW_FORM(transpose, Shape, swapped(t[0], a.raw(0), a.raw(1)), transpose(x[0], static_cast<int>(a.raw(0)), static_cast<int>(a.raw(1))),
+                f("dims", a));
 TAPIR_VIEW_FORM(permute, Shape, permuted(t[0], t.sizes("dims")), permute(x[0], a), f("dims", a));
 TAPIR_VIEW_FORM(select, SelectCall, dropped(t[0], a.dim), select(x[0], a.dim, a.index), f("dim", a.dim)("index", a.index));
 TAPIR_VIEW_FORM(slice, SliceCall, sliced(t[0], a.dim, t.size("start"), t.size("end"), a.step), slice(x[0], a.dim, Slice(a.start, a.end, a.step)),
@@ -694,19 +685,13 @@ Tensor Tensor::squeeze(Loc loc) const { return tapir::squeeze(In(*this, loc)); }
 Tensor Tensor::squeeze(Dim dim, Loc loc) const { return tapir::squeeze(In(*this, loc), dim); }
 Tensor Tensor::unsqueeze(Dim dim, Loc loc) const { return tapir::unsqueeze(In(*this, loc), dim); }
 Tensor Tensor::expand(const Shape& shape, Loc loc) const { return tapir::expand(In(*this, loc), shape); }
-Tensor Tensor::narrow(Dim dim, int64_t start, int64_t length, Loc loc) const {
-    return tapir::narrow(In(*this, loc), dim, start, length);
-}
+Tensor Tensor::narrow(Dim dim, int64_t start, int64_t length, Loc loc) const { return tapir::narrow(In(*this, loc), dim, start, length); }
 Tensor Tensor::select(Dim dim, int64_t index, Loc loc) const { return tapir::select(In(*this, loc), dim, index); }
 Tensor Tensor::slice(Dim dim, Slice range, Loc loc) const { return tapir::slice(In(*this, loc), dim, range); }
 std::vector<Tensor> Tensor::split(int64_t size, Dim dim, Loc loc) const { return tapir::split(In(*this, loc), size, dim); }
-std::vector<Tensor> Tensor::split(const std::vector<int64_t>& sizes, Dim dim, Loc loc) const {
-    return tapir::split(In(*this, loc), sizes, dim);
-}
+std::vector<Tensor> Tensor::split(const std::vector<int64_t>& sizes, Dim dim, Loc loc) const { return tapir::split(In(*this, loc), sizes, dim); }
 std::vector<Tensor> Tensor::chunk(int chunks, Dim dim, Loc loc) const { return tapir::chunk(In(*this, loc), chunks, dim); }
 std::vector<Tensor> Tensor::unbind(Dim dim, Loc loc) const { return tapir::unbind(In(*this, loc), dim); }
-Tensor Tensor::diagonal(int64_t offset, Dim dim1, Dim dim2, Loc loc) const {
-    return tapir::diagonal(In(*this, loc), offset, dim1, dim2);
-}
+Tensor Tensor::diagonal(int64_t offset, Dim dim1, Dim dim2, Loc loc) const { return tapir::diagonal(In(*this, loc), offset, dim1, dim2); }
 
 }  // namespace tapir

@@ -44,8 +44,7 @@ OnnxValue diagonal_of(const OnnxCall& x) {
     last_first.push_back(0);
     // As many as there are rows or columns left, whichever are fewer.
     const SymInt rows = x.shape()[d1] + SymInt(-below), columns = x.shape()[d2] + SymInt(-right), more = rows + SymInt(-1) * columns;
-    const OnnxValue count = !more.is_number() ? x.node("Min", {x.size_0d(rows), x.size_0d(columns)})
-                                              : x.size_0d(more.number() < 0 ? rows : columns);
+    const OnnxValue count = !more.is_number() ? x.node("Min", {x.size_0d(rows), x.size_0d(columns)}) : x.size_0d(more.number() < 0 ? rows : columns);
     const OnnxValue k = x.node("Range", int64, {x.scalar(0, int64), count, x.scalar(1, int64)});
     return x.permute(x.node("GatherND", {x.permute(x[0], order), x.unsqueeze(k, {1}) + x.ints({below, right})}), last_first);
 }
@@ -83,9 +82,11 @@ OnnxValue slice_scatter_of(const OnnxCall& x) {
     const SymInt size = x.shape()[dim];
     // Bounds that lie between 0 and the size, one behind the other, whatever that is.
     const auto is_place = [&](const SymInt& bound) {
-        return bound == SymInt(0) || bound == size || (bound.is_number() ? size.is_number() && bound.number() >= 0 && bound.number() <= size.number() : true);
+        return bound == SymInt(0) || bound == size ||
+            (bound.is_number() ? size.is_number() && bound.number() >= 0 && bound.number() <= size.number() : true);
     };
-    const bool in_order = start == SymInt(0) || end == size || (start.is_number() && end.is_number() && start.number() <= end.number()) || !end.is_number();
+    const bool in_order =
+        start == SymInt(0) || end == size || (start.is_number() && end.is_number() && start.number() <= end.number()) || !end.is_number();
     if (step == 1 && is_place(start) && is_place(end) && in_order) {
         OnnxValues parts;
         if (!(start == SymInt(0))) parts.push_back(x.slice(x[0], dim, 0, start));
@@ -100,7 +101,8 @@ OnnxValue slice_scatter_of(const OnnxCall& x) {
     };
     const OnnxValue i = x.range(size), first = resolved(start), last = resolved(end);
     const OnnxValue most = x.node("Sub", {x.squeeze(x.slice(x.shape_of(part), 0, dim, dim + 1), {0}), x.scalar(1, int64)});
-    const OnnxValue k = x.node("Max", {x.node("Min", {x.node("Max", {floor_divide(i - first, step), x.scalar(0, int64)}), most}), x.scalar(0, int64)});
+    const OnnxValue k =
+        x.node("Max", {x.node("Min", {x.node("Max", {floor_divide(i - first, step), x.scalar(0, int64)}), most}), x.scalar(0, int64)});
     const OnnxValue j = along(x, dim);
     const OnnxValue in_part = (j >= first) & (j < last) & (remainder(j - first, step) == 0);
     // A part of nothing has no element to gather.
@@ -124,7 +126,8 @@ OnnxValue places_of(const OnnxCall& x) {
 OnnxValue place_of(const OnnxCall& x) {
     const auto shape = x.sizes("shape");
     const OnnxValue zeros = x.filled({numel(shape)}, 0, x.dtype());
-    const OnnxValue put = x.node("ScatterElements", {zeros, x.reshape(places_of(x), {numel(x.shape())}), x.reshape(x[0], {numel(x.shape())})}, {{"axis", 0}});
+    const OnnxValue put =
+        x.node("ScatterElements", {zeros, x.reshape(places_of(x), {numel(x.shape())}), x.reshape(x[0], {numel(x.shape())})}, {{"axis", 0}});
     return x.reshape(put, shape);
 }
 
@@ -220,7 +223,8 @@ OnnxValue pad_of(const OnnxCall& x) {
 }
 
 // Dimension `dim` becomes (windows, size), with elements at `first + window * step + k * dilation`.
-OnnxValue windows_along(const OnnxCall& x, const OnnxValue& t, int dim, const SymInt& count, int64_t size, int64_t step, int64_t dilation, bool elements_first) {
+OnnxValue windows_along(const OnnxCall& x, const OnnxValue& t, int dim, const SymInt& count, int64_t size, int64_t step, int64_t dilation,
+                        bool elements_first) {
     const OnnxValue window = x.range(count) * step, k = x.range(size) * dilation;
     const OnnxValue places = elements_first ? x.unsqueeze(k, {1}) + window : x.unsqueeze(window, {1}) + k;
     return x.gather(t, places, dim);
@@ -290,7 +294,8 @@ OnnxValue fold_of(const OnnxCall& x) {
     int64_t windows[2];
     for (int d = 0; d < 2; ++d) windows[d] = c.windows(d, size.size() == 1 ? size[0] : size[d]).number();
     const OnnxValue columns = x.reshape(x[0], {batch, channels, c.kernel[0], c.kernel[1], windows[0], windows[1]});
-    const OnnxValue beside = x.reshape(x.permute(columns, {0, 1, 2, 4, 3, 5}), {batch, channels, SymInt(c.kernel[0]) * SymInt(windows[0]), SymInt(c.kernel[1]) * SymInt(windows[1])});
+    const OnnxValue beside = x.reshape(x.permute(columns, {0, 1, 2, 4, 3, 5}),
+                                       {batch, channels, SymInt(c.kernel[0]) * SymInt(windows[0]), SymInt(c.kernel[1]) * SymInt(windows[1])});
     const auto sums = [&](int d) {
         return sums_of(size.size() == 1 ? size[0] : size[d], windows[d], c.kernel[d], c.stride[d], c.dilation[d], c.padding[d], x.dtype());
     };

@@ -19,19 +19,15 @@ void diagonal_scatter_rule(Backward& b);
 
 }  // namespace
 
-TAPIR_OP(select_scatter, NoOnnx("ScatterND"), select_scatter_rule,
-         "A tensor with another in place of one element along a dimension.",
-         TAPIR_SAMPLE("f(3,4) f(3)", select_scatter(x[0], x[1], 1, -2)),
-         TAPIR_SAMPLE("f(2,3,4) f(3,4)", select_scatter(x[0], x[1], 0, 1)),
+TAPIR_OP(select_scatter, NoOnnx("ScatterND"), select_scatter_rule, "A tensor with another in place of one element along a dimension.",
+         TAPIR_SAMPLE("f(3,4) f(3)", select_scatter(x[0], x[1], 1, -2)), TAPIR_SAMPLE("f(2,3,4) f(3,4)", select_scatter(x[0], x[1], 0, 1)),
          TAPIR_SAMPLE("f(3) f()", select_scatter(x[0], x[1], 0, 2)));
 TAPIR_OP(slice_scatter, NoOnnx("ScatterND"), slice_scatter_rule, "A tensor with another in place of a range along a dimension.",
          TAPIR_SAMPLE_AS("f(5,2) f(2,2)", "slice_scatter(x[0], x[1], 0, 1, 5, 2)", slice_scatter(x[0], x[1], 0, Slice(1, 5, 2))),
-         TAPIR_SAMPLE_AS("f(2,4) f(2,3)", "slice_scatter(x[0], x[1], -1, -3, 4, 1)",
-                         slice_scatter(x[0], x[1], -1, Slice(-3, None))),
+         TAPIR_SAMPLE_AS("f(2,4) f(2,3)", "slice_scatter(x[0], x[1], -1, -3, 4, 1)", slice_scatter(x[0], x[1], -1, Slice(-3, None))),
          TAPIR_SAMPLE_AS("f(3,2) f(3,2)", "slice_scatter(x[0], x[1], 0, 0, 3, 1)", slice_scatter(x[0], x[1])));
 TAPIR_OP(diagonal_scatter, NoOnnx("ScatterND"), diagonal_scatter_rule, "A tensor with another in place of a diagonal.",
-         TAPIR_SAMPLE("f(3,4) f(3)", diagonal_scatter(x[0], x[1])),
-         TAPIR_SAMPLE("f(2,3,4) f(3,2)", diagonal_scatter(x[0], x[1], -1, 2, 0)));
+         TAPIR_SAMPLE("f(3,4) f(3)", diagonal_scatter(x[0], x[1])), TAPIR_SAMPLE("f(2,3,4) f(3,2)", diagonal_scatter(x[0], x[1], -1, 2, 0)));
 
 namespace {
 
@@ -75,19 +71,22 @@ void put_part_rule(Backward& b, const Take& take, const Put& put) {
 
 void select_scatter_rule(Backward& b) {
     const auto [dim, index] = b.attrs<SelectCall>();
-    put_part_rule(b, [&](const Tensor& g) { return select(g, dim, index); },
-                  [&](const Tensor& g, const Tensor& zeros) { return select_scatter(g, zeros, dim, index); });
+    put_part_rule(
+        b, [&](const Tensor& g) { return select(g, dim, index); },
+        [&](const Tensor& g, const Tensor& zeros) { return select_scatter(g, zeros, dim, index); });
 }
 void slice_scatter_rule(Backward& b) {
     const auto [dim, start, end, step] = b.attrs<SliceCall>();
     const Slice range(start, end, step);
-    put_part_rule(b, [&](const Tensor& g) { return slice(g, dim, range); },
-                  [&](const Tensor& g, const Tensor& zeros) { return slice_scatter(g, zeros, dim, range); });
+    put_part_rule(
+        b, [&](const Tensor& g) { return slice(g, dim, range); },
+        [&](const Tensor& g, const Tensor& zeros) { return slice_scatter(g, zeros, dim, range); });
 }
 void diagonal_scatter_rule(Backward& b) {
     const auto [offset, dim1, dim2] = b.attrs<DiagonalCall>();
-    put_part_rule(b, [&](const Tensor& g) { return diagonal(g, offset, dim1, dim2); },
-                  [&](const Tensor& g, const Tensor& zeros) { return diagonal_scatter(g, zeros, offset, dim1, dim2); });
+    put_part_rule(
+        b, [&](const Tensor& g) { return diagonal(g, offset, dim1, dim2); },
+        [&](const Tensor& g, const Tensor& zeros) { return diagonal_scatter(g, zeros, offset, dim1, dim2); });
 }
 
 void check_both(const char* op, const In& x, const In& src) {
@@ -117,8 +116,7 @@ Tensor diagonal_scatter(In x, In src, std::int64_t offset, Dim dim1, Dim dim2) {
     const int rank = x.tensor.dim();
     const int a = detail::wrap_dim(dim1, rank, "diagonal_scatter", x.loc);
     const int b = detail::wrap_dim(dim2, rank, "diagonal_scatter", x.loc);
-    return put_part(diagonal_scatter_op, x, src, DiagonalCall{offset, a, b},
-                    [&](const In& of) { return diagonal(of, offset, dim1, dim2); });
+    return put_part(diagonal_scatter_op, x, src, DiagonalCall{offset, a, b}, [&](const In& of) { return diagonal(of, offset, dim1, dim2); });
 }
 
 namespace {
@@ -140,7 +138,8 @@ bool diagonal_scatter_into(const FormCall& x, const Tensor& out) {
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_PART_FORM(select_scatter, SelectCall, same(t[0]), select_scatter(x[0], x[1], a.dim, a.index), select_scatter_into, "select", f("dim", a.dim)("index", a.index));
+TAPIR_PART_FORM(select_scatter, SelectCall, same(t[0]), select_scatter(x[0], x[1], a.dim, a.index), select_scatter_into, "select",
+                f("dim", a.dim)("index", a.index));
 TAPIR_PART_FORM(slice_scatter, SliceCall, same(t[0]), slice_scatter(x[0], x[1], a.dim, Slice(a.start, a.end, a.step)), slice_scatter_into, "slice",
                 f("dim", a.dim)("start", a.start)("end", a.end)("step", a.step));
 TAPIR_PART_FORM(diagonal_scatter, DiagonalCall, same(t[0]), diagonal_scatter(x[0], x[1], a.offset, a.dim1, a.dim2), diagonal_scatter_into, "diagonal",

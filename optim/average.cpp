@@ -41,8 +41,7 @@ bool has_averages(const Tensor& parameter) {
 
 }  // namespace
 
-WeightAverage::WeightAverage(const char* name, const std::vector<Tensor>& parameters, const Loc& loc)
-    : name_(name), parameters_(parameters) {
+WeightAverage::WeightAverage(const char* name, const std::vector<Tensor>& parameters, const Loc& loc) : name_(name), parameters_(parameters) {
     const detail::PauseRecording pause;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
         if (!parameters[i].defined()) fail<ValueError>(loc, "{}: parameter {} is undefined", name, i);
@@ -53,8 +52,10 @@ WeightAverage::WeightAverage(const char* name, const std::vector<Tensor>& parame
 void WeightAverage::update(Loc loc) {
     const CallerScope caller(loc);
     if (live_scopes > 0 && std::any_of(parameters_.begin(), parameters_.end(), has_averages)) {
-        fail<ValueError>(loc, "update: an AverageScope lives, in which the parameters of this {} have averages, not their own values; end the "
-                         "scope before", name_);
+        fail<ValueError>(loc,
+                         "update: an AverageScope lives, in which the parameters of this {} have averages, not their own values; end the "
+                         "scope before",
+                         name_);
     }
     if (detail::is_tracing() && detail::is_watched()) return update_by_ops(loc);
     const detail::PauseRecording pause;
@@ -90,8 +91,11 @@ void WeightAverage::update(Loc loc) {
 void WeightAverage::update_by_ops(const Loc& loc) {
     const double now = weight(updates_);
     if (now != weight(updates_ + 1)) {
-        fail<TapeError>(loc, "{}: update: its weight depends on how many updates there were, and a graph has one for good: update after the step, outside of "
-                        "the traced function", name_);
+        fail<TapeError>(
+            loc,
+            "{}: update: its weight depends on how many updates there were, and a graph has one for good: update after the step, outside of "
+            "the traced function",
+            name_);
     }
     const CallerScope caller(loc);
     const NoGradScope plain;
@@ -130,8 +134,7 @@ void WeightAverage::load_state_dict(const NamedTensors& state, Loc loc) {
     updates_ = updates;
 }
 
-ExponentialMovingAverage::ExponentialMovingAverage(const std::vector<Tensor>& parameters,
-                                                   const ExponentialMovingAverageOptions& options, Loc loc)
+ExponentialMovingAverage::ExponentialMovingAverage(const std::vector<Tensor>& parameters, const ExponentialMovingAverageOptions& options, Loc loc)
     : WeightAverage("ExponentialMovingAverage", parameters, loc), options_(options) {
     const CallerScope caller(loc);
     if (!(options.decay >= 0 && options.decay <= 1)) {

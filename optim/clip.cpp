@@ -41,8 +41,7 @@ std::vector<Tensor> gradients(const char* op, const std::vector<Tensor>& paramet
         const std::lock_guard lock(detail::gradient_mutex());
         if (const SparseRows rows = detail::rows_or_settle(meta, p.shape()); rows.defined()) {
             const DType dtype = rows.values.dtype();
-            SparseRows made = coalesce({rows.indices, rows.values.to(dtype == float64 ? float64 : float32).contiguous()},
-                                       p.shape()[0], loc);
+            SparseRows made = coalesce({rows.indices, rows.values.to(dtype == float64 ? float64 : float32).contiguous()}, p.shape()[0], loc);
             made.values = made.values.to(dtype);
             meta.rows = {made};
             result.push_back(made.values);
@@ -65,8 +64,7 @@ std::vector<Device> cuda_devices(const std::vector<Tensor>& grads) {
 }
 
 // Those of one device, as its kernels take them; they are changed in place.
-std::vector<kernels::GpuGradient> on_device(Device device, const std::vector<Tensor>& grads, const char* op, bool writes,
-                                            const Loc& loc) {
+std::vector<kernels::GpuGradient> on_device(Device device, const std::vector<Tensor>& grads, const char* op, bool writes, const Loc& loc) {
     std::vector<kernels::GpuGradient> result;
     for (const Tensor& g : grads) {
         if (g.device() != device) continue;
@@ -121,9 +119,7 @@ void change_elements(const std::vector<Tensor>& grads, const Loc& loc, const Wor
 }
 
 // Sums of powers, or the largest of both where p is infinite.
-double joined(double total, double part, double p) {
-    return !std::isinf(p) ? total + part : std::isnan(part) || part > total ? part : total;
-}
+double joined(double total, double part, double p) { return !std::isinf(p) ? total + part : std::isnan(part) || part > total ? part : total; }
 
 constexpr std::int64_t kBlock = 4096;       // of elements that are summed up at once
 constexpr std::int64_t kGrain = 64 * 1024;  // of elements for a thread
@@ -161,8 +157,7 @@ double total_norm(const std::vector<Tensor>& grads, const std::vector<Device>& d
     if (total > 1e-290 && total < std::numeric_limits<double>::infinity()) return std::pow(total, 1 / p);
     // Powers beyond the range of float64, or below: of gradients divided by the largest of their numbers.
     const double largest = total_norm(grads, devices, std::numeric_limits<double>::infinity(), loc);
-    if (std::isnan(total) || !(largest > 0 && std::isfinite(largest)) || (largest >= 0.5 && largest <= 2))
-        return std::pow(total, 1 / p);
+    if (std::isnan(total) || !(largest > 0 && std::isfinite(largest)) || (largest >= 0.5 && largest <= 2)) return std::pow(total, 1 / p);
     const int exponent = std::clamp(std::ilogb(largest), -1022, 1022);
     std::vector<Tensor> scaled;
     for (const Tensor& g : grads) scaled.push_back(g.to(float64, loc) * std::ldexp(1.0, -exponent));
@@ -181,13 +176,14 @@ std::vector<Tensor> traced_gradients(const char* op, const std::vector<Tensor>& 
             const std::lock_guard lock(detail::gradient_mutex());
             if (!meta.has_gradient()) return;
             grad = meta.grad;
-            was_there = !grad.defined() || !meta.rows.empty() || meta.products.rows > 0 ||
-                        grad.impl()->trace != detail::thread.trace;
+            was_there = !grad.defined() || !meta.rows.empty() || meta.products.rows > 0 || grad.impl()->trace != detail::thread.trace;
         }
         if (was_there) {
             const char* name = meta.name_now();
-            fail<TapeError>(loc, "{}: the gradient of {} was there before the trace, and a graph would clip it again in each run: "
-                                 "zero_grad() first", op, name ? name : fmt::format("a parameter of shape {}", p.shape()));
+            fail<TapeError>(loc,
+                            "{}: the gradient of {} was there before the trace, and a graph would clip it again in each run: "
+                            "zero_grad() first",
+                            op, name ? name : fmt::format("a parameter of shape {}", p.shape()));
         }
         if (!grad.is_contiguous()) {
             grad = grad.contiguous();

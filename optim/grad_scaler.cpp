@@ -49,17 +49,20 @@ GradScaler::GradScaler(const GradScalerOptions& options, Loc loc) : options_(opt
     const CallerScope caller(loc);
     if (!(options.init_scale > 0) || std::isinf(options.init_scale) || !(options.growth_factor > 1) || std::isinf(options.growth_factor) ||
         !(options.backoff_factor < 1) || !(options.backoff_factor > 0) || options.growth_interval < 1) {
-        fail<ValueError>(loc, "GradScaler: init_scale {} must be above 0, growth_factor {} above 1, both finite, backoff_factor {} "
-                         "between 0 and 1, growth_interval {} at least 1", options.init_scale, options.growth_factor,
-                         options.backoff_factor, options.growth_interval);
+        fail<ValueError>(loc,
+                         "GradScaler: init_scale {} must be above 0, growth_factor {} above 1, both finite, backoff_factor {} "
+                         "between 0 and 1, growth_interval {} at least 1",
+                         options.init_scale, options.growth_factor, options.backoff_factor, options.growth_interval);
     }
 }
 
 // A step is made or left out by what the gradients are, and the scale is another then.
 static void refuse_traced(const char* op, const Loc& loc) {
     if (!detail::is_tracing()) return;
-    fail<TapeError>(loc, "{}: a graph cannot hold a GradScaler, whose scale depends on what the gradients have been: trace without it, in float32 "
-                    "or with an AutocastScope of bfloat16, which needs none", op);
+    fail<TapeError>(loc,
+                    "{}: a graph cannot hold a GradScaler, whose scale depends on what the gradients have been: trace without it, in float32 "
+                    "or with an AutocastScope of bfloat16, which needs none",
+                    op);
 }
 
 Tensor GradScaler::scale(In loss) const {

@@ -119,8 +119,7 @@ struct LBFGS::Point {
 // Searches along a direction for a point that satisfies the strong Wolfe conditions.
 class LBFGS::Line {
  public:
-    Line(LBFGS& owner, const std::function<Tensor()>& closure, const Tensor& start, const Tensor& direction, const Point& zero,
-         const Loc& loc)
+    Line(LBFGS& owner, const std::function<Tensor()>& closure, const Tensor& start, const Tensor& direction, const Point& zero, const Loc& loc)
         : owner_(owner), closure_(closure), start_(start), direction_(direction), zero_(zero), loc_(loc) {}
 
     /// The point that is left is the one where the parameters are.
@@ -153,7 +152,7 @@ class LBFGS::Line {
     int evaluations() const noexcept { return evaluations_; }
 
  private:
-    static constexpr int kMost = 25;  // evaluations
+    static constexpr int kMost = 25;                             // evaluations
     static constexpr double kDecrease = 1e-4, kCurvature = 0.9;  // c1 and c2 of the conditions
 
     bool is_too_high(const Point& p) const { return !(p.loss <= zero_.loss + kDecrease * p.step * zero_.slope); }  // nan is
@@ -166,8 +165,7 @@ class LBFGS::Line {
         const double square = d1 * d1 - left.slope * right.slope;
         if (!(square >= 0)) return (low + high) / 2;
         const double d2 = std::sqrt(square);
-        const double lowest =
-            right.step - (right.step - left.step) * ((right.slope + d2 - d1) / (right.slope - left.slope + 2 * d2));
+        const double lowest = right.step - (right.step - left.step) * ((right.slope + d2 - d1) / (right.slope - left.slope + 2 * d2));
         return std::isfinite(lowest) ? std::clamp(lowest, low, high) : (low + high) / 2;
     }
 

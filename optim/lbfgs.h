@@ -11,8 +11,8 @@ enum class LineSearch : std::uint8_t { none, strong_wolfe };
 
 struct LBFGSOptions {
     double lr = 1;
-    int max_iter = 20;   ///< iterations a step
-    int max_eval = -1;   ///< calls of the closure a step; -1: max_iter * 5 / 4
+    int max_iter = 20;               ///< iterations a step
+    int max_eval = -1;               ///< calls of the closure a step; -1: max_iter * 5 / 4
     double tolerance_grad = 1e-7;    ///< a step ends when no element of the gradient is larger
     double tolerance_change = 1e-9;  ///< a step ends when the loss, and every parameter, changes by less
     int history_size = 100;

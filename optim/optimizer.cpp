@@ -130,11 +130,9 @@ SparseRows coalesce(const SparseRows& rows, std::int64_t row_count, const Loc& l
     SparseRows out{detail::make_empty({distinct}, int64, cpu, loc), detail::make_empty(shape, rows.values.dtype(), cpu, loc)};
     auto* out_index = static_cast<std::int64_t*>(out.indices.raw_data());
     if (rows.values.dtype() == float64) {
-        sum_rows(order, starts, static_cast<const double*>(rows.values.raw_data()), width, out_index,
-                 static_cast<double*>(out.values.raw_data()));
+        sum_rows(order, starts, static_cast<const double*>(rows.values.raw_data()), width, out_index, static_cast<double*>(out.values.raw_data()));
     } else {
-        sum_rows(order, starts, static_cast<const float*>(rows.values.raw_data()), width, out_index,
-                 static_cast<float*>(out.values.raw_data()));
+        sum_rows(order, starts, static_cast<const float*>(rows.values.raw_data()), width, out_index, static_cast<float*>(out.values.raw_data()));
     }
     return out;
 }
@@ -200,8 +198,7 @@ static const OptimizerOption& lr_of(const OptimizerRule& rule) {
     return *std::find_if(rule.options, end, [](const OptimizerOption& o) { return std::strcmp(o.name, "lr") == 0; });
 }
 
-Optimizer::Optimizer(const OptimizerRule& rule, const std::vector<Tensor>& parameters, const void* options, const Loc& loc)
-    : rule_(rule) {
+Optimizer::Optimizer(const OptimizerRule& rule, const std::vector<Tensor>& parameters, const void* options, const Loc& loc) : rule_(rule) {
     Optimizer::add_group(parameters, options, loc);
 }
 
@@ -228,8 +225,10 @@ void Optimizer::add_group(const std::vector<Tensor>& parameters, const void* opt
         if (!is_floating(p.dtype())) fail<DTypeError>(loc, "optimizer: parameter {} must be floating, got {}", i, name(p.dtype()));
         if (!p.is_leaf()) fail<ValueError>(loc, "optimizer: parameter {} of shape {} was computed; it must be a leaf", i, p.shape());
         if (p.impl()->flags & TensorImpl::kConverted) {
-            fail<ValueError>(loc, "optimizer: parameter {} of shape {} was made by to() from the leaf that gets the gradients; call "
-                                  "requires_grad_() after to()", i, p.shape());
+            fail<ValueError>(loc,
+                             "optimizer: parameter {} of shape {} was made by to() from the leaf that gets the gradients; call "
+                             "requires_grad_() after to()",
+                             i, p.shape());
         }
         if (!known.insert(p.impl()).second) {
             fail<ValueError>(loc, "optimizer: parameter {} of shape {} is in a group already", i, p.shape());
@@ -237,8 +236,9 @@ void Optimizer::add_group(const std::vector<Tensor>& parameters, const void* opt
     }
     const auto is_trainable = [](const TensorImpl* t) { return t->meta != nullptr; };  // or was, and is frozen
     if (std::none_of(known.begin(), known.end(), is_trainable)) {
-        fail<ValueError>(loc, "optimizer: none of the {} parameters requires a gradient (parameter 0 has shape {}), so no step would "
-                              "change anything: make them with requires_grad_() or nn::Parameter(tensor)",
+        fail<ValueError>(loc,
+                         "optimizer: none of the {} parameters requires a gradient (parameter 0 has shape {}), so no step would "
+                         "change anything: make them with requires_grad_() or nn::Parameter(tensor)",
                          parameters.size(), parameters[0].shape());
     }
     std::vector<Slot> slots;
@@ -363,8 +363,8 @@ static void tell_begin(const OptimizerRule& rule, const Slot& slot, const Buffer
 }
 
 // It has run. rows: of a sparse gradient.
-static void tell_end(const OptimizerRule& rule, const void* options, const Slot& slot, const UpdateFacts& facts,
-                     const Tensor& gradient, const SparseRows& rows, const BufferNames& names, const Loc& loc) {
+static void tell_end(const OptimizerRule& rule, const void* options, const Slot& slot, const UpdateFacts& facts, const Tensor& gradient,
+                     const SparseRows& rows, const BufferNames& names, const Loc& loc) {
     const detail::Muted muted(false);
     const Tensor* inputs[3 + kMaxBuffers] = {&slot.parameter, facts.is_sparse ? &rows.values : &gradient, &rows.indices};
     TensorImpl* outputs[2 + kMaxBuffers] = {slot.parameter.impl()};
@@ -453,11 +453,13 @@ static void update(const OptimizerRule& rule, const void* options, Slot& slot, c
 
 // In a trace, where a gradient is of some rows: they are taken out, make a dense step, and are put back. Those that are named several times
 // have one gradient, the sum, and become the same.
-static void update_rows(const OptimizerRule& rule, const void* options, Slot& slot, const Tensor& gradient, const Tensor& used_rows,
-                        StepQueue& queue, ThrownByWatchers& thrown, const Loc& loc) {
+static void update_rows(const OptimizerRule& rule, const void* options, Slot& slot, const Tensor& gradient, const Tensor& used_rows, StepQueue& queue,
+                        ThrownByWatchers& thrown, const Loc& loc) {
     if (!rule.starts_alike(options)) {
-        fail<TapeError>(loc, "{}: a graph cannot hold a step of only the rows that an embedding has used, whose first step is not like the "
-                        "others: make the embedding with {{.sparse = false}}", rule.name);
+        fail<TapeError>(loc,
+                        "{}: a graph cannot hold a step of only the rows that an embedding has used, whose first step is not like the "
+                        "others: make the embedding with {{.sparse = false}}",
+                        rule.name);
     }
     const auto rows_of = [&](const Tensor& t) {
         const detail::Muted told(!queue.is_told);
@@ -571,7 +573,8 @@ void check_rate(const char* name, const char* what, double rate, const Loc& loc)
 void Optimizer::set_lr(double lr, std::size_t group, Loc loc) {
     check_rate("set_lr", "the learning rate", lr, loc);
     if (detail::is_tracing() && lr != this->lr(group, loc)) {
-        fail<TapeError>(loc, "set_lr: a graph holds the learning rate as a constant, {}: set another one outside of what is traced", this->lr(group, loc));
+        fail<TapeError>(loc, "set_lr: a graph holds the learning rate as a constant, {}: set another one outside of what is traced",
+                        this->lr(group, loc));
     }
     lr_of(rule_).set(options_of(group, loc), lr);
 }

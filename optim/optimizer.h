@@ -94,7 +94,7 @@ class Optimizer {
     std::vector<std::vector<std::byte>> options_;  // of each group
 
     friend class Schedule;
-    friend struct OptimizerLayout;  // for gdb's printer
+    friend struct OptimizerLayout;    // for gdb's printer
     std::vector<double> initial_lr_;  // by group, from when the first schedule saw it
 };
 

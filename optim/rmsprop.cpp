@@ -34,9 +34,7 @@ struct RMSpropRule : Rule<RMSpropOptions> {
     static BufferNames buffers(const Options& o) {
         return {"square_avg", o.momentum != 0 ? "momentum_buffer" : nullptr, o.centered ? "grad_avg" : nullptr};
     }
-    static void update(const Options& o, Slot&, Update& work) {
-        work.apply(kernels::RMSpropStep{o.lr, o.alpha, o.eps, o.weight_decay, o.momentum});
-    }
+    static void update(const Options& o, Slot&, Update& work) { work.apply(kernels::RMSpropStep{o.lr, o.alpha, o.eps, o.weight_decay, o.momentum}); }
 };
 
 struct AdadeltaRule : Rule<AdadeltaOptions> {
@@ -49,9 +47,7 @@ struct AdadeltaRule : Rule<AdadeltaOptions> {
         option<&Options::weight_decay>("weight_decay", Domain::not_negative),
     };
     static BufferNames buffers(const Options&) { return {"square_avg", "acc_delta"}; }
-    static void update(const Options& o, Slot&, Update& work) {
-        work.apply(kernels::AdadeltaStep{o.lr, o.rho, o.eps, o.weight_decay});
-    }
+    static void update(const Options& o, Slot&, Update& work) { work.apply(kernels::AdadeltaStep{o.lr, o.rho, o.eps, o.weight_decay}); }
 };
 
 }  // namespace

@@ -112,8 +112,8 @@ void Schedule::load_state_dict(const NamedTensors& state, Loc loc) {
     reader.finish(/*allow_more=*/true);
     const std::size_t groups = optimizer_.group_count();
     if (base.size() != groups || lr.size() != groups) {
-        fail<ValueError>(loc, "load_state_dict: a schedule's state of {} groups after {} steps; the optimizer has {} groups", base.size(),
-                         steps, groups);
+        fail<ValueError>(loc, "load_state_dict: a schedule's state of {} groups after {} steps; the optimizer has {} groups", base.size(), steps,
+                         groups);
     }
     for (std::size_t group = 0; group < groups; ++group) {
         check_rate("load_state_dict", "a schedule's learning rate", lr[group], loc);
@@ -148,9 +148,7 @@ StepLR::StepLR(Optimizer& optimizer, const StepLROptions& options, Loc loc) : Sc
     check_steps("StepLR", "step_size", options.step_size, loc);
     check_gamma("StepLR", options.gamma, loc);
 }
-double StepLR::at(int64_t steps, double base) const {
-    return base * std::pow(options_.gamma, static_cast<double>(steps / options_.step_size));
-}
+double StepLR::at(int64_t steps, double base) const { return base * std::pow(options_.gamma, static_cast<double>(steps / options_.step_size)); }
 
 MultiStepLR::MultiStepLR(Optimizer& optimizer, std::vector<int64_t> milestones, double gamma, Loc loc)
     : Schedule(optimizer), milestones_(std::move(milestones)), gamma_(gamma) {
@@ -158,7 +156,7 @@ MultiStepLR::MultiStepLR(Optimizer& optimizer, std::vector<int64_t> milestones, 
     check_gamma("MultiStepLR", gamma, loc);
     std::sort(milestones_.begin(), milestones_.end());
     milestones_.erase(milestones_.begin(), std::lower_bound(milestones_.begin(), milestones_.end(), 0));  // which no step is
-    apply(loc);  // one may be 0
+    apply(loc);                                                                                           // one may be 0
 }
 double MultiStepLR::at(int64_t steps, double base) const {
     const auto passed = std::upper_bound(milestones_.begin(), milestones_.end(), steps) - milestones_.begin();
@@ -261,16 +259,20 @@ OneCycleLR::OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options, L
     check_steps("OneCycleLR", "total_steps", options.total_steps, loc);
     if (!(options.pct_start >= 0 && options.pct_start <= 1) || !(options.max_lr >= 0) || !(options.div_factor > 0) ||
         !(options.final_div_factor > 0)) {
-        fail<ValueError>(loc, "OneCycleLR: pct_start {} must be in [0, 1], max_lr {} not negative, div_factor {} and final_div_factor {} "
-                         "above 0", options.pct_start, options.max_lr, options.div_factor, options.final_div_factor);
+        fail<ValueError>(loc,
+                         "OneCycleLR: pct_start {} must be in [0, 1], max_lr {} not negative, div_factor {} and final_div_factor {} "
+                         "above 0",
+                         options.pct_start, options.max_lr, options.div_factor, options.final_div_factor);
     }
     check_rate("OneCycleLR", "max_lr", options.max_lr, loc);
     apply(loc);
 }
 double OneCycleLR::at(int64_t steps, double) const {
     if (steps > options_.total_steps) {
-        fail<ValueError>(Loc{}, "OneCycleLR: step {} is beyond total_steps {}; raise total_steps to the number of calls of step(), epochs * "
-                         "batches, or call step() less often", steps, options_.total_steps);
+        fail<ValueError>(Loc{},
+                         "OneCycleLR: step {} is beyond total_steps {}; raise total_steps to the number of calls of step(), epochs * "
+                         "batches, or call step() less often",
+                         steps, options_.total_steps);
     }
     const double begin = options_.max_lr / options_.div_factor, end = begin / options_.final_div_factor;
     const double total = static_cast<double>(options_.total_steps), rise = options_.pct_start * total - 1;
@@ -285,8 +287,7 @@ double OneCycleLR::at(int64_t steps, double) const {
     return between(begin, end, fall, total - 1);
 }
 
-ChainedLR::ChainedLR(Optimizer& optimizer, std::vector<const Schedule*> schedules, Loc loc)
-    : Schedule(optimizer), schedules_(std::move(schedules)) {
+ChainedLR::ChainedLR(Optimizer& optimizer, std::vector<const Schedule*> schedules, Loc loc) : Schedule(optimizer), schedules_(std::move(schedules)) {
     const CallerScope caller(loc);
     if (schedules_.empty()) fail<ValueError>(loc, "ChainedLR: needs at least one schedule");
     check_defined("ChainedLR", schedules_, loc);

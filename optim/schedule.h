@@ -188,9 +188,9 @@ class CosineAnnealingWarmRestarts : public Schedule {
 struct OneCycleLROptions {
     double max_lr = 0.1;
     std::int64_t total_steps = 100;
-    double pct_start = 0.3;  ///< the part of the steps in which the rate rises
-    bool linear = false;     ///< lines in place of cosines
-    double div_factor = 25;  ///< begins with max_lr / div_factor
+    double pct_start = 0.3;         ///< the part of the steps in which the rate rises
+    bool linear = false;            ///< lines in place of cosines
+    double div_factor = 25;         ///< begins with max_lr / div_factor
     double final_div_factor = 1e4;  ///< ends with the beginning's rate / final_div_factor
     bool three_phase = false;       ///< comes down to the beginning's rate as it went up, and then to the end's
 };
@@ -249,8 +249,7 @@ class ChainedLR : public Schedule {
 ///     optim::SequentialLR schedule(sgd, {&warmup, &cosine}, {5});
 class SequentialLR : public Schedule {
  public:
-    SequentialLR(Optimizer& optimizer, std::vector<const Schedule*> schedules, std::vector<std::int64_t> milestones,
-                 Loc loc = Loc::current());
+    SequentialLR(Optimizer& optimizer, std::vector<const Schedule*> schedules, std::vector<std::int64_t> milestones, Loc loc = Loc::current());
     double at(std::int64_t steps, double base) const override;
 
  private:

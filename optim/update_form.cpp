@@ -48,7 +48,9 @@ bool update_into(const OptimizerRule& rule, const void* options, const FormCall&
     const DType dtype = parameter.dtype();
     if (x.count < count + 2 || dtype != computed_in(dtype)) return false;
     const auto operand_of = [&](int result) -> const Tensor& { return x[result == 0 ? 0 : result + 1]; };
-    const auto is_alike = [&](const Tensor& t) { return t.dtype() == dtype && t.device() == cpu && t.is_contiguous() && t.shape() == parameter.shape(); };
+    const auto is_alike = [&](const Tensor& t) {
+        return t.dtype() == dtype && t.device() == cpu && t.is_contiguous() && t.shape() == parameter.shape();
+    };
     if (!is_alike(x[1]) || !is_progress(operand_of(count)) || !operand_of(count).is_contiguous()) return false;
     for (int k = 0; k < count; ++k) {
         if (!is_alike(operand_of(k)) || !is_alike(out[k])) return false;
@@ -83,7 +85,8 @@ std::vector<Tensor> run_update(const OptimizerRule& rule, const void* options, c
     const Tensor &parameter = x[0], &gradient = x[1];
     const DType compute = computed_in(parameter.dtype());
     const auto check_alike = [&](const char* what, const Tensor& t) {
-        if (t.shape() != parameter.shape()) fail<ShapeError>(loc, "{}: the {} has shape {}, the parameter {}", rule.name, what, t.shape(), parameter.shape());
+        if (t.shape() != parameter.shape())
+            fail<ShapeError>(loc, "{}: the {} has shape {}, the parameter {}", rule.name, what, t.shape(), parameter.shape());
         if (!is_floating(t.dtype())) fail<DTypeError>(loc, "{}: the {} is {}", rule.name, what, t.dtype());
     };
     check_alike("parameter", parameter);
@@ -110,7 +113,8 @@ std::vector<Tensor> run_update(const OptimizerRule& rule, const void* options, c
         }
         const Tensor& progress = x[next];
         if (!is_progress(progress)) {
-            fail<ShapeError>(loc, "{}: the progress is {} {}, and needs to be float64 (2,) on the CPU", rule.name, progress.dtype(), progress.shape());
+            fail<ShapeError>(loc, "{}: the progress is {} {}, and needs to be float64 (2,) on the CPU", rule.name, progress.dtype(),
+                             progress.shape());
         }
         const std::vector<double> counted = progress.to_vector<double>();
         if (!can_count(counted[0])) fail<ValueError>(loc, "{}: {} steps", rule.name, counted[0]);

@@ -43,9 +43,11 @@ class StepQueue {
     template <class Step>
     void add(const Step& step, const Update& work);
     void flush() {
-        std::visit([this]<class Steps>(Steps& batch) {
-            if constexpr (!std::is_same_v<Steps, std::monostate>) flush(batch);
-        }, batch_);
+        std::visit(
+            [this]<class Steps>(Steps& batch) {
+                if constexpr (!std::is_same_v<Steps, std::monostate>) flush(batch);
+            },
+            batch_);
     }
 
  private:
@@ -70,10 +72,10 @@ class StepQueue {
 /// a dense gradient may be of others, and are converted part by part.
 struct Update {
     Tensor parameter;
-    Tensor gradient;   // dense, or
-    SparseRows rows;   // coalesced
+    Tensor gradient;  // dense, or
+    SparseRows rows;  // coalesced
     Tensor buffers[3];
-    bool first = false;  // the buffers are fresh
+    bool first = false;          // the buffers are fresh
     StepQueue* queue = nullptr;  // of the parameters on CUDA devices
 
     template <class Step>
@@ -106,8 +108,7 @@ struct Update {
                 const std::int64_t part = std::min(kPart, end - offset);
                 kernels::convert(own, p + offset * own_bytes, 1, dtype_of<T>, parameters, 1, part);
                 kernels::convert(other, g + from * other_bytes, 1, dtype_of<T>, gradients, 1, part);
-                T* const moved[] = {base[0] ? base[0] + offset : nullptr, base[1] ? base[1] + offset : nullptr,
-                                    base[2] ? base[2] + offset : nullptr};
+                T* const moved[] = {base[0] ? base[0] + offset : nullptr, base[1] ? base[1] + offset : nullptr, base[2] ? base[2] + offset : nullptr};
                 kernels::step(step, part, parameters, gradients, moved);
                 kernels::convert(dtype_of<T>, parameters, 1, own, p + offset * own_bytes, 1, part);
             }
@@ -129,14 +130,12 @@ struct Update {
         T* base[3];
         for (int i = 0; i < 3; ++i) base[i] = buffers[i].defined() ? static_cast<T*>(buffers[i].raw_data()) : nullptr;
         const auto at = [&](std::int64_t offset, const T* g, std::int64_t n) {
-            T* const moved[] = {base[0] ? base[0] + offset : nullptr, base[1] ? base[1] + offset : nullptr,
-                                base[2] ? base[2] + offset : nullptr};
+            T* const moved[] = {base[0] ? base[0] + offset : nullptr, base[1] ? base[1] + offset : nullptr, base[2] ? base[2] + offset : nullptr};
             kernels::step(step, n, p + offset, g, moved);
         };
         if (gradient.defined()) {
             const T* g = static_cast<const T*>(gradient.raw_data());
-            parallel_for(parameter.numel(), 32 * 1024,
-                         [&](std::int64_t begin, std::int64_t end) { at(begin, g + begin, end - begin); });
+            parallel_for(parameter.numel(), 32 * 1024, [&](std::int64_t begin, std::int64_t end) { at(begin, g + begin, end - begin); });
             return;
         }
         const std::int64_t count = rows.indices.numel(), width = count ? rows.values.numel() / count : 0;

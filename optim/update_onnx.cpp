@@ -134,9 +134,7 @@ OnnxValues adamax_of(const OnnxCall& x) {
 OnnxValues nadam_of(const OnnxCall& x) {
     Step s(x);
     const double lr = s.option("lr");
-    const auto c = [&](const V& step) {
-        return 1 - pow(x.scalar(0.96, DType::float64), step * s.option("momentum_decay")) * 0.5;
-    };
+    const auto c = [&](const V& step) { return 1 - pow(x.scalar(0.96, DType::float64), step * s.option("momentum_decay")) * 0.5; };
     const V now = c(s.t) * s.option("beta1"), next = c(s.t + 1) * s.option("beta1");
     s.number = s.number * now;
     const V g_size = (1 - now) * lr / (1 - s.number), m_size = next * lr / (1 - s.number * next), v_scale = 1 / sqrt(s.rest("beta2"));

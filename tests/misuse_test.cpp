@@ -30,9 +30,7 @@ struct Fixture {
     Tensor empty0 = zeros({0});
     Tensor leaf = ones({3}).requires_grad_();
 
-    std::vector<const Tensor*> all() const {
-        return {&scalar, &v3, &v4, &m23, &m34, &m45, &t234, &i3, &bad_index, &b3, &half3, &d3, &empty0, &leaf};
-    }
+    std::vector<const Tensor*> all() const { return {&scalar, &v3, &v4, &m23, &m34, &m45, &t234, &i3, &bad_index, &b3, &half3, &d3, &empty0, &leaf}; }
 };
 
 struct Snapshot {

@@ -85,8 +85,7 @@ const int kLeast = std::getenv("TAPIR_ALLOCATOR") ? 1 : 0;
 
 // Calls call() again and again, with its first malloc failing, the second, and so on to the last; unchanged() checks what a call that
 // throws leaves, prepare() sets it up each time. The call's own vectors, of which `own` fail, are the program's. Returns how many failed.
-int with_each_failure(const std::function<void()>& prepare, const std::function<void()>& call, const std::function<void()>& unchanged,
-                       int own = 0) {
+int with_each_failure(const std::function<void()>& prepare, const std::function<void()>& call, const std::function<void()>& unchanged, int own = 0) {
     int failures = 0;
     for (int n = 1; n < 20'000; ++n) {
         prepare();
@@ -179,14 +178,10 @@ TEST_CASE("a draw that finds no memory does not move the generator") {
     Tensor x = zeros({n});
     const Tensor p = full({n}, 0.5), weights = ones({n});
     const std::pair<const char*, std::function<void()>> calls[] = {
-        {"normal_", [&] { x.normal_(0, 1, random); }},
-        {"uniform_", [&] { x.uniform_(0, 1, random); }},
-        {"randn", [&] { randn({n}, random); }},
-        {"randint", [&] { randint(0, 9, {n}, random, int32); }},
-        {"randperm", [&] { randperm(n, random); }},
-        {"bernoulli", [&] { bernoulli({n}, 0.5, random); }},
-        {"bernoulli of", [&] { bernoulli(p, random); }},
-        {"multinomial", [&] { multinomial(weights, 9, false, random); }},
+        {"normal_", [&] { x.normal_(0, 1, random); }},   {"uniform_", [&] { x.uniform_(0, 1, random); }},
+        {"randn", [&] { randn({n}, random); }},          {"randint", [&] { randint(0, 9, {n}, random, int32); }},
+        {"randperm", [&] { randperm(n, random); }},      {"bernoulli", [&] { bernoulli({n}, 0.5, random); }},
+        {"bernoulli of", [&] { bernoulli(p, random); }}, {"multinomial", [&] { multinomial(weights, 9, false, random); }},
     };
     for (const auto& [name, call] : calls) {
         INFO(name);
@@ -248,9 +243,9 @@ bool is_line_of(const test::Call& call, const Loc& line) {
     // detach() knows no line.
     if (line.line() == 0) return call.code.find("detach") != call.code.npos || call.code.find("stepped") != call.code.npos;
     // Their samples call helpers of their files, whose lines are the program's.
-    static const std::set<std::string_view> with_helpers = {
-        "avg_pool_gradient", "batch_norm", "conv_weight", "linalg_cholesky", "linalg_eigh", "linalg_eigvalsh", "linalg_svd",
-        "lstm_gates", "lstm_gates_backward", "max_pool_backward"};
+    static const std::set<std::string_view> with_helpers = {"avg_pool_gradient",   "batch_norm",       "conv_weight", "linalg_cholesky",
+                                                            "linalg_eigh",         "linalg_eigvalsh",  "linalg_svd",  "lstm_gates",
+                                                            "lstm_gates_backward", "max_pool_backward"};
     return with_helpers.contains(call.op->name) || is_program(line);
 }
 
@@ -554,13 +549,14 @@ TEST_CASE("averages of weights and gradients that are unscaled change all togeth
     for (std::size_t i = 0; i < updated.size(); ++i) {  // 0.75 p + 0.25 * 2 p
         CHECK(allclose(updated[i], begun[i] * 1.25, 1e-2, 1e-6));
     }
-    with_each_failure(begin, [&] { average->update(); },
-                      [&] {
-                          CHECK(are_same(average->averages(), begun));
-                          CHECK(average->updates() == 0);
-                          average->update();
-                          CHECK(are_same(average->averages(), updated));
-                      });
+    with_each_failure(
+        begin, [&] { average->update(); },
+        [&] {
+            CHECK(are_same(average->averages(), begun));
+            CHECK(average->updates() == 0);
+            average->update();
+            CHECK(are_same(average->averages(), updated));
+        });
 
     std::unique_ptr<optim::SGD> sgd;
     std::unique_ptr<optim::GradScaler> scaler;
@@ -579,12 +575,13 @@ TEST_CASE("averages of weights and gradients that are unscaled change all togeth
     scaler->unscale_(*sgd);
     updated = gradients();
     for (std::size_t i = 0; i < updated.size(); ++i) CHECK(equal(updated[i] * 4, begun[i]));
-    with_each_failure(scaled, [&] { scaler->unscale_(*sgd); },
-                      [&] {
-                          CHECK(are_same(gradients(), begun));
-                          scaler->unscale_(*sgd);  // a ValueError had it noted that they were
-                          CHECK(are_same(gradients(), updated));
-                      });
+    with_each_failure(
+        scaled, [&] { scaler->unscale_(*sgd); },
+        [&] {
+            CHECK(are_same(gradients(), begun));
+            scaler->unscale_(*sgd);  // a ValueError had it noted that they were
+            CHECK(are_same(gradients(), updated));
+        });
 }
 
 TEST_CASE("clone, save, load, trace and profile with each malloc failing") {

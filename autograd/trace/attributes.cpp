@@ -150,8 +150,7 @@ void* copied(const OpForm& form, const void* from) {
 
 Attributes::Attributes(const OpForm& form) : Attributes(form, nullptr) {}
 Attributes::Attributes(const OpForm& form, const void* from) : form_(&form), data_(copied(form, from)) {}
-Attributes::Attributes(const Attributes& other)
-    : form_(other.form_), data_(copied(*other.form_, other.data_)), symbolic_(other.symbolic_) {}
+Attributes::Attributes(const Attributes& other) : form_(other.form_), data_(copied(*other.form_, other.data_)), symbolic_(other.symbolic_) {}
 Attributes::Attributes(Attributes&& other) noexcept
     : form_(other.form_), data_(std::exchange(other.data_, nullptr)), symbolic_(std::move(other.symbolic_)) {}
 Attributes& Attributes::operator=(Attributes other) noexcept {
@@ -200,9 +199,8 @@ bool Attributes::is_random() const {
 bool Attributes::has_graph() const {
     bool has = false;
     const Attributes copy(*form_, data_);
-    each_field(*form_, copy.data_, [&](const Field& field) {
-        has |= field.kind == Field::Kind::graph && in<std::shared_ptr<const Graph>>(field) != nullptr;
-    });
+    each_field(*form_, copy.data_,
+               [&](const Field& field) { has |= field.kind == Field::Kind::graph && in<std::shared_ptr<const Graph>>(field) != nullptr; });
     return has;
 }
 
@@ -305,7 +303,7 @@ std::string to_string(const Attribute& attribute) {
             for (const SymInt& size : sizes) text += (text.size() > 1 ? ", " : "") + size.str();
             return text + (sizes.size() == 1 ? ",)" : ")");
         }
-        std::string operator()(const std::shared_ptr<const Graph>& graph) const { 
+        std::string operator()(const std::shared_ptr<const Graph>& graph) const {
             std::string text = "{\n";
             for (std::string_view rest = graph ? std::string_view(lines = graph->str()) : std::string_view(); !rest.empty();) {
                 const std::size_t end = rest.find('\n') + 1;

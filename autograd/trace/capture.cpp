@@ -28,17 +28,17 @@ struct Plan::Captured {
         std::shared_ptr<device_api::CapturedWork> work;
     };
     Device device;
-    std::vector<bool> can;                     // by step: nothing is known that speaks against it
+    std::vector<bool> can;  // by step: nothing is known that speaks against it
     std::shared_ptr<device_api::CapturePool> pool;
     // For what is written between stretches: where these lie nothing else ever does, as they may be written long before they are read.
     std::shared_ptr<device_api::CapturePool> place_pool;
     std::vector<Stretch> stretches;
-    std::vector<Tensor> places;                // of slots that are made elsewhere and read by captured steps
-    std::vector<std::pair<int, int>> inputs;   // the graph's inputs that are copied there: which, and the slot
-    std::vector<std::pair<int, Tensor>> kept;  // captured results that others read
+    std::vector<Tensor> places;                             // of slots that are made elsewhere and read by captured steps
+    std::vector<std::pair<int, int>> inputs;                // the graph's inputs that are copied there: which, and the slot
+    std::vector<std::pair<int, Tensor>> kept;               // captured results that others read
     std::vector<std::pair<Tensor, const std::byte*>> held;  // parameters and constants, and where they were
-    void* stream = nullptr;                    // of the last run
-    MatmulPrecision precision{};               // what the program had set when they were captured
+    void* stream = nullptr;                                 // of the last run
+    MatmulPrecision precision{};                            // what the program had set when they were captured
     bool is_deterministic = false;
     bool is_ready = false, is_off = false;
     int failures = 0;
@@ -145,8 +145,7 @@ bool Plan::capture_steps(Frame& frame, std::size_t begin, std::size_t end, std::
             }
         }
         work = scope.end();
-    } catch (const device_api::CannotCapture&) {
-    }
+    } catch (const device_api::CannotCapture&) {}
     if (work) {
         captured.stretches.push_back({begin, end, std::move(work)});
         return true;

@@ -258,23 +258,26 @@ class Comparison {
         if (mine.op != its.op || mine.inputs.size() != its.inputs.size() || mine.results.size() != its.results.size()) {
             const bool same_op = mine.op == its.op;
             if (same_op && parts_differ(mine, its)) return false;
-            return differs(its.loc, fmt::format("the graph goes on with {}, the program with {}{}: it went another way{}", at_line(mine), at_line(its),
-                                                same_op ? ", of another number of operands" : "", after_reading()));
+            return differs(its.loc,
+                           fmt::format("the graph goes on with {}, the program with {}{}: it went another way{}", at_line(mine), at_line(its),
+                                       same_op ? ", of another number of operands" : "", after_reading()));
         }
         for (std::size_t i = 0; i < mine.inputs.size(); ++i) {
             const Graph::Value *graphs = mine.inputs[i], *programs = its.inputs[i];
             if (graphs->kind == Graph::Kind::input && programs->kind == Graph::Kind::input) {
                 if (place(graph_, graphs) == place(program_.graph, programs)) continue;
-                return differs(its.loc, fmt::format("{}: operand {} is the input {} in the graph, {} in the program", at_line(its), i, graphs->name, programs->name));
+                return differs(
+                    its.loc,
+                    fmt::format("{}: operand {} is the input {} in the graph, {} in the program", at_line(its), i, graphs->name, programs->name));
             }
             const auto known = program_.values.find(programs);
             if (known == program_.values.end() || programs->kind == Graph::Kind::result) continue;
             const std::string how = difference(values_.at(graphs), known->second, options_);
             if (how.empty()) continue;
-            const std::string which = graphs->kind == Graph::Kind::constant    ? "a constant of the graph"
-                                      : graphs->kind == Graph::Kind::parameter ? "the parameter " + graphs->name
-                                      : graphs->kind == Graph::Kind::input     ? "the input " + graphs->name
-                                                                               : "a result of an op in the graph";
+            const std::string which = graphs->kind == Graph::Kind::constant ? "a constant of the graph"
+                : graphs->kind == Graph::Kind::parameter                    ? "the parameter " + graphs->name
+                : graphs->kind == Graph::Kind::input                        ? "the input " + graphs->name
+                                                                            : "a result of an op in the graph";
             return differs(its.loc, fmt::format("{}: operand {}, {}, is another one now: {}", at_line(its), i, which, how));
         }
         return true;
@@ -446,8 +449,8 @@ class Comparison {
 
 }  // namespace
 
-CheckTraceResult check_trace(const Graph& graph, const TracedFunction& fn, const std::vector<Tensor>& inputs,
-                             const CheckTraceOptions& options, const Loc& loc) {
+CheckTraceResult check_trace(const Graph& graph, const TracedFunction& fn, const std::vector<Tensor>& inputs, const CheckTraceOptions& options,
+                             const Loc& loc) {
     if (is_tracing()) fail<TapeError>(loc, "check_trace: this thread is tracing");
     if (inputs.size() != graph.inputs().size()) {
         fail<ValueError>(loc, "check_trace: {} inputs given, the graph has {}", inputs.size(), graph.inputs().size());

@@ -31,8 +31,8 @@ struct CheckTraceResult {
 };
 
 namespace detail {
-CheckTraceResult check_trace(const Graph& graph, const TracedFunction& fn, const std::vector<Tensor>& inputs,
-                             const CheckTraceOptions& options, const Loc& loc);
+CheckTraceResult check_trace(const Graph& graph, const TracedFunction& fn, const std::vector<Tensor>& inputs, const CheckTraceOptions& options,
+                             const Loc& loc);
 }
 
 /// Runs the program fn and its graph on the same inputs, in order, and with the same random numbers, and compares what each op

@@ -56,9 +56,7 @@ class RunComparison {
         }
         return calls;
     }
-    static bool gives_operand(const Graph::Node& node) {
-        return node.op == "clone" || is_gradient_stop(node.attributes().form());
-    }
+    static bool gives_operand(const Graph::Node& node) { return node.op == "clone" || is_gradient_stop(node.attributes().form()); }
     static const Graph::Value& source_of(const Graph::Value* value) {
         while (value->maker && gives_operand(*value->maker)) value = value->maker->inputs[0];
         return *value;
@@ -106,7 +104,8 @@ class RunComparison {
         if (its.numel() != 1) return false;
         const std::optional<double> mine = value_of(number);
         const double theirs = load_double(its.dtype(), its.raw_data());
-        return !mine || *mine == theirs || (std::isnan(*mine) && std::isnan(theirs)) || std::abs(*mine - theirs) <= tolerance_of(its.dtype()) * std::abs(theirs);
+        return !mine || *mine == theirs || (std::isnan(*mine) && std::isnan(theirs)) ||
+            std::abs(*mine - theirs) <= tolerance_of(its.dtype()) * std::abs(theirs);
     }
 
     std::string difference_of_attributes(const Graph::Node& x, const Graph::Node& y) const {
@@ -118,7 +117,8 @@ class RunComparison {
                 std::string how = RunComparison(**part, **other, sizes_, loc_).difference();
                 if (!how.empty()) return how;
             } else if (!has_ones_ && !is_same(mine[a].second, its[a].second, x.attributes().form().is_view)) {
-                return fmt::format("its {} is {} in the graph, {} in the program", mine[a].first, to_string(mine[a].second), to_string(its[a].second));
+                return fmt::format("its {} is {} in the graph, {} in the program", mine[a].first, to_string(mine[a].second),
+                                   to_string(its[a].second));
             }
         }
         return {};
@@ -135,7 +135,8 @@ class RunComparison {
             });
         }
         const auto number_in = [](const Attribute& attribute) -> std::optional<double> {
-            if (const auto* whole = std::get_if<SymInt>(&attribute)) return whole->is_number() ? std::optional(static_cast<double>(whole->number())) : std::nullopt;
+            if (const auto* whole = std::get_if<SymInt>(&attribute))
+                return whole->is_number() ? std::optional(static_cast<double>(whole->number())) : std::nullopt;
             const auto* real = std::get_if<double>(&attribute);
             return real ? std::optional(*real) : std::nullopt;
         };
@@ -151,7 +152,7 @@ class RunComparison {
     const DimSizes& sizes_;
     const Loc& loc_;
     std::unordered_map<const Graph::Value*, const Graph::Value*> theirs_;  // which result of the run is the same as that of the graph
-    bool has_ones_;  // then ops do without what they do for other sizes
+    bool has_ones_;                                                        // then ops do without what they do for other sizes
 };
 
 }  // namespace

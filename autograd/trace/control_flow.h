@@ -28,8 +28,8 @@ template <class Then, class Else>
 auto cond(In pred, Then&& then_fn, Else&& else_fn, const std::vector<Tensor>& operands = {}) {
     using Result = detail::ResultOf<Then>;
     static_assert(std::is_same_v<Result, detail::ResultOf<Else>>, "cond: both branches are to give the same type");
-    return detail::FromList<Result>::get(detail::cond(pred, detail::traced(then_fn, pred.loc, "cond"),
-                                                      detail::traced(else_fn, pred.loc, "cond"), operands));
+    return detail::FromList<Result>::get(
+        detail::cond(pred, detail::traced(then_fn, pred.loc, "cond"), detail::traced(else_fn, pred.loc, "cond"), operands));
 }
 
 /// carried = body(carried...) for as long as condition(carried...), a tensor of one element, is true. Gives what is carried at the end. Its

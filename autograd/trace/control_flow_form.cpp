@@ -79,7 +79,8 @@ void check_results(std::size_t count) {
 
 const Graph& part_of(const std::shared_ptr<const Graph>& graph, const char* op, std::size_t operands) {
     if (!graph) fail<ValueError>(Loc{}, "{}: a graph of it is missing", op);
-    if (graph->inputs().size() < operands) fail<ValueError>(Loc{}, "{}: a graph of it takes {} tensors, not {}", op, graph->inputs().size(), operands);
+    if (graph->inputs().size() < operands)
+        fail<ValueError>(Loc{}, "{}: a graph of it takes {} tensors, not {}", op, graph->inputs().size(), operands);
     check_results(graph->outputs().size());
     return *graph;
 }
@@ -108,7 +109,8 @@ void check(const FormCall& x, const ScanAttrs& a) {
     check_operands("scan", x, body.inputs().size());
     for (std::size_t k = carries; k < carries + xs; ++k) {
         const Tensor &slices = x[static_cast<int>(k)], &first = x[static_cast<int>(carries)];
-        if (slices.dim() == 0 || slices.size(0) != first.size(0)) fail<ShapeError>(Loc{}, "scan: xs have shapes {} and {}", first.shape(), slices.shape());
+        if (slices.dim() == 0 || slices.size(0) != first.size(0))
+            fail<ShapeError>(Loc{}, "scan: xs have shapes {} and {}", first.shape(), slices.shape());
     }
 }
 
@@ -184,7 +186,8 @@ std::vector<detail::NodePart> detail::parts_of(const Attributes& attributes) {
 
 std::vector<detail::PartCall> detail::first_parts(const Attributes& attributes, const std::vector<const Tensor*>& operands) {
     std::vector<NodePart> parts = parts_of(attributes);
-    if (parts.size() == 2 && parts[1].name == std::string_view("else_branch")) parts.erase(parts.begin() + (is_true("cond", *operands[0], Loc{}) ? 1 : 0));
+    if (parts.size() == 2 && parts[1].name == std::string_view("else_branch"))
+        parts.erase(parts.begin() + (is_true("cond", *operands[0], Loc{}) ? 1 : 0));
     std::vector<PartCall> calls;
     for (const NodePart& part : parts) {
         PartCall call{part.graph, {}};

@@ -66,7 +66,8 @@ void run_planned(const FormCall& x, const ScanAttrs& a, Tensor* results);
 // --- control_flow.cpp ---
 
 /// Gives what is carried, and, where they are kept, what was carried into all steps.
-std::vector<Tensor> run_while(const TracedFunction& condition, const TracedFunction& body, std::vector<Tensor> carried, bool keep_steps, const Loc& loc);
+std::vector<Tensor> run_while(const TracedFunction& condition, const TracedFunction& body, std::vector<Tensor> carried, bool keep_steps,
+                              const Loc& loc);
 /// xs go along dimension 0. Gives the carry, the outputs, and, where they are kept, the carries of all steps.
 std::vector<Tensor> run_scan(const TracedFunction& combine, std::vector<Tensor> carry, const std::vector<Tensor>& xs, bool reverse, bool keep_steps,
                              const Loc& loc);
@@ -80,8 +81,8 @@ std::vector<Tensor> trace_cond(Tracer& tracer, const Tensor& pred, const TracedF
                                const std::vector<Tensor>& operands, const Loc& loc);
 std::vector<Tensor> trace_while(Tracer& tracer, const TracedFunction& condition, const TracedFunction& body, const std::vector<Tensor>& carried,
                                 bool keep_steps, const Loc& loc);
-std::vector<Tensor> trace_scan(Tracer& tracer, const TracedFunction& combine, const std::vector<Tensor>& carry, const std::vector<Tensor>& xs, bool reverse,
-                               bool keep_steps, const Loc& loc);
+std::vector<Tensor> trace_scan(Tracer& tracer, const TracedFunction& combine, const std::vector<Tensor>& carry, const std::vector<Tensor>& xs,
+                               bool reverse, bool keep_steps, const Loc& loc);
 
 /// A graph in a node.
 struct NodePart {

@@ -88,7 +88,8 @@ OnnxValues scan_of(const OnnxCall& x) {
     const auto carries = static_cast<std::size_t>(x.integer("carries")), xs = static_cast<std::size_t>(x.integer("xs"));
     const bool reverse = x.flag("reverse"), keeps = x.flag("keep_steps");
     if (carries > body->outputs().size() || xs < 1 || xs > body->inputs().size() || carries + xs > body->inputs().size()) {
-        x.refuse(fmt::format("{} carried along {} others, by a graph with {} inputs and {} outputs", x.integer("carries"), x.integer("xs"), body->inputs().size(), body->outputs().size()));
+        x.refuse(fmt::format("{} carried along {} others, by a graph with {} inputs and {} outputs", x.integer("carries"), x.integer("xs"),
+                             body->inputs().size(), body->outputs().size()));
     }
     const std::size_t outputs = body->outputs().size() - carries + (keeps ? carries : 0);
     const OnnxValues operands = lowered(x, 0, carries + xs);

@@ -47,8 +47,10 @@ const Attrs& attrs_of(const Backward& b) {
 template <class Attrs>
 void record_parts(const OpInfo& op, const Loc& loc, const Tensors& inputs, const Tensors& results, const Attrs& attrs) {
     if (results.size() > kMostResults) {
-        fail<TapeError>(loc, "{}: an op of a graph gives at most {} tensors, and this one would give {}, with the steps that its gradient may need: "
-                        "stack or cat some of them", op.name, kMostResults, results.size());
+        fail<TapeError>(loc,
+                        "{}: an op of a graph gives at most {} tensors, and this one would give {}, with the steps that its gradient may need: "
+                        "stack or cat some of them",
+                        op.name, kMostResults, results.size());
     }
     std::vector<const Tensor*> ins;
     std::vector<TensorImpl*> outs, floating;
@@ -64,8 +66,9 @@ void record_parts(const OpInfo& op, const Loc& loc, const Tensors& inputs, const
     RecordObject* raw = object.get();
     std::vector<const Tensor*> saved = ins;
     for (const Tensor& t : results) saved.push_back(&t);
-    append_record(*thread.log, {op, loc, ins.data(), count(ins), floating.data(), count(floating), saved.data(), count(saved), &raw,
-                                        sizeof(raw), /*is_object=*/true});
+    append_record(
+        *thread.log,
+        {op, loc, ins.data(), count(ins), floating.data(), count(floating), saved.data(), count(saved), &raw, sizeof(raw), /*is_object=*/true});
     static_cast<void>(object.release());
 }
 
@@ -87,8 +90,11 @@ Tensors fresh(const Tensors& list) {
 Tensors vjp(const Graph& graph, const Tensors& inputs, const Tensors& cotangents, const std::vector<std::size_t>& wanted, const Loc& loc) {
     for (const auto& node : graph.nodes()) {
         if (!node->attributes().is_random()) continue;
-        fail<TapeError>(loc, "{} at {} draws random numbers in a branch or loop that is traced, whose gradient runs it again and would draw others: draw them "
-                        "before, and use them in it", node->op, file_and_line(node->loc));
+        fail<TapeError>(
+            loc,
+            "{} at {} draws random numbers in a branch or loop that is traced, whose gradient runs it again and would draw others: draw them "
+            "before, and use them in it",
+            node->op, file_and_line(node->loc));
     }
     const CallerScope caller(loc);
     Tape tape(TapeOptions{}, loc);
@@ -134,8 +140,9 @@ Tensors first_step_and_others(const Graph& step, const Loop& loop) {
         return loop();
     } catch (const std::exception&) {
         rethrow_with_hint<ShapeError, IndexError, ValueError>(
-            std::current_exception(), "; each step of this loop has as many elements as data says (x[mask], nonzero, unique), and what is computed from their number, as "
-                                      "gradients are, was that of the first: choose with where() and sums instead");
+            std::current_exception(),
+            "; each step of this loop has as many elements as data says (x[mask], nonzero, unique), and what is computed from their number, as "
+            "gradients are, was that of the first: choose with where() and sums instead");
     }
 }
 
@@ -286,7 +293,8 @@ void while_rule(Backward& b) {
 
 // --- scan ----------------------------------------------------------------------------------------------------------------------------
 
-Tensors trace_scan(Tracer& tracer, const TracedFunction& combine, const Tensors& carry, const Tensors& xs, bool reverse, bool keep_steps, const Loc& loc) {
+Tensors trace_scan(Tracer& tracer, const TracedFunction& combine, const Tensors& carry, const Tensors& xs, bool reverse, bool keep_steps,
+                   const Loc& loc) {
     std::optional<KeptGenerator> generator(std::in_place);
     Tensors operands = carry;
     {

@@ -58,7 +58,7 @@ namespace {
 // Whether the op finds these sizes of its result itself: one that is left, which is -1 for reshape, those of its operand for expand.
 bool finds_sizes(const Graph::Node& node, const std::vector<std::size_t>& places) {
     if (node.op != "reshape" && node.op != "expand") return false;
-    const std::vector<SymInt> &from = node.inputs[0]->shape, &to = node.results[0]->shape;
+    const std::vector<SymInt>&from = node.inputs[0]->shape, &to = node.results[0]->shape;
     if (node.op == "reshape") {  // what is left of no elements could be any size
         const auto is_empty = [](const SymInt& size) { return size == SymInt(0); };
         const auto empty = static_cast<std::size_t>(std::count_if(to.begin(), to.end(), is_empty));
@@ -88,7 +88,7 @@ void leave_to_op(std::vector<Graph>& graphs, std::size_t n, const std::vector<st
 bool leave_differing_to_op(std::vector<Graph>& graphs, const Graph& other, std::size_t n) {
     const Graph::Node &x = *graphs[0].nodes()[n], &y = *other.nodes()[n];
     if (!finds_sizes(x, {})) return false;
-    const std::vector<SymInt> &mine = x.results[0]->shape, &others = y.results[0]->shape;
+    const std::vector<SymInt>&mine = x.results[0]->shape, &others = y.results[0]->shape;
     if (mine.size() != others.size()) return false;
     std::vector<std::size_t> differing;
     for (std::size_t d = 0; d < mine.size(); ++d) {

@@ -13,13 +13,15 @@ namespace tapir {
 namespace {
 
 void custom_function_rule(Backward& b) {
-    fail<TapeError>(b.record().loc, "grad: the backward of this custom function is the program's, and the graph does not hold it: take the gradient "
+    fail<TapeError>(b.record().loc,
+                    "grad: the backward of this custom function is the program's, and the graph does not hold it: take the gradient "
                     "in the function that is traced, or give the custom function a `static Tensor symbolic(const std::vector<Tensor>& x)`, by "
                     "whose ops graphs compute and differentiate it");
 }
 
 void no_grad_write_rule(Backward& b) {
-    fail<TapeError>(b.record().loc, "grad: this tensor was written to within a NoGradScope, and the gradient of what it was goes on as if nothing had "
+    fail<TapeError>(b.record().loc,
+                    "grad: this tensor was written to within a NoGradScope, and the gradient of what it was goes on as if nothing had "
                     "happened, which a graph does not hold: write outside of the scope, or to a copy");
 }
 

@@ -39,7 +39,8 @@ class Drawer {
     Drawing of(const Graph& graph) {
         for (const Graph::Value* input : graph.inputs()) {
             box_of_[input] = drawing_.boxes.size();
-            add_box("input", kInput).rows.push_back({fmt::format("{} {}", input->name, shape_of(*input)), fmt::format("{} {}", input->name, type_of(*input)), ""});
+            add_box("input", kInput)
+                .rows.push_back({fmt::format("{} {}", input->name, shape_of(*input)), fmt::format("{} {}", input->name, type_of(*input)), ""});
         }
         std::size_t drawn = 0;
         for (const auto& node : graph.nodes()) {
@@ -53,8 +54,10 @@ class Drawer {
         for (const Graph::Guard& guard : graph.guards()) {
             add_end("guard", kGuard, *guard.value, fmt::format("{}() at {}", guard.what, detail::file_and_line(guard.loc)));
         }
-        for (const Graph::Update& update : graph.updates()) add_end("update", kUpdate, *update.value, fmt::format("{} {}", update.target->name, shape_of(*update.target)));
-        for (const Graph::Output& output : graph.outputs()) add_end("output", kOutput, *output.value, fmt::format("{} {}", output.name, shape_of(*output.value)));
+        for (const Graph::Update& update : graph.updates())
+            add_end("update", kUpdate, *update.value, fmt::format("{} {}", update.target->name, shape_of(*update.target)));
+        for (const Graph::Output& output : graph.outputs())
+            add_end("output", kOutput, *output.value, fmt::format("{} {}", output.name, shape_of(*output.value)));
         shorten(drawing_, kRowsShown);
         return std::move(drawing_);
     }
@@ -129,8 +132,8 @@ class Drawer {
             if (from != box_of_.end()) drawing_.edges.push_back({source, place->second, shape_of(value), {}});
         }
         const bool is_held = value.kind == Graph::Kind::parameter || value.kind == Graph::Kind::constant;
-        drawing_.boxes[place->second].rows.push_back({text, fmt::format("{} = {} {}", text, name_of(value), type_of(value)),
-                                                      is_held || title == std::string_view("update") ? "p" : ""});
+        drawing_.boxes[place->second].rows.push_back(
+            {text, fmt::format("{} = {} {}", text, name_of(value), type_of(value)), is_held || title == std::string_view("update") ? "p" : ""});
     }
 
     std::vector<Panel>& panels_;

@@ -86,7 +86,8 @@ void Graph::check_keeps_results(const Node* node, const Attributes& attributes, 
     const int clipped = detail::clipped_dim(attributes, inputs);
     for (std::size_t k = 0; k < node->results.size(); ++k) {
         const Value& now = *node->results[k];
-        if (clipped >= 0 && made[k].shape.size() == now.shape.size()) made[k].shape[static_cast<std::size_t>(clipped)] = now.shape[static_cast<std::size_t>(clipped)];
+        if (clipped >= 0 && made[k].shape.size() == now.shape.size())
+            made[k].shape[static_cast<std::size_t>(clipped)] = now.shape[static_cast<std::size_t>(clipped)];
         if (k < made.size() && k < 64 && by_data >> k & 1 && !made[k].shape.empty() && !now.shape.empty()) made[k].shape[0] = now.shape[0];
         if (k >= made.size() || made[k].shape != now.shape) {
             fail<ShapeError>(loc, "{}: the result of {} would have shape {}, not {}", what, node->op,
@@ -135,8 +136,8 @@ Graph Graph::extract(const std::vector<Value*>& from, const std::vector<Value*>&
             wanted.insert(wanted.end(), value->maker->inputs.begin(), value->maker->inputs.end());
             continue;
         }
-        Value* mine = value->kind == Kind::parameter ? part.add_parameter(value->name, value->data, loc)
-                                                     : part.add_constant(value->data, value->name, loc);
+        Value* mine =
+            value->kind == Kind::parameter ? part.add_parameter(value->name, value->data, loc) : part.add_constant(value->data, value->name, loc);
         mine->number = value->number;
         of[value] = mine;
     }

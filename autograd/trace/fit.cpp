@@ -20,7 +20,7 @@
 namespace tapir::detail {
 namespace {
 
-constexpr std::int64_t kStep = 1;   // from the given size to the box's other side
+constexpr std::int64_t kStep = 1;    // from the given size to the box's other side
 constexpr std::int64_t kBeyond = 5;  // and to the last sample; both differ modulo 2 and 3
 
 // What the factor is multiplied with for these numbers, or divided by, where this is whole. Empty: it is not.
@@ -81,7 +81,8 @@ std::optional<double> factor_of(const std::vector<double>& numbers, const std::v
     for (int digits = 1; digits <= 17; ++digits) {
         const double factor = std::strtod(fmt::format("{:.{}e}", near, digits - 1).c_str(), nullptr);
         bool is_right = true;
-        for (std::size_t i = 0; i < numbers.size(); ++i) is_right &= rewrite::rounded(number_for(factor, static_cast<double>(sizes[i]), is_reciprocal), dtype) == numbers[i];
+        for (std::size_t i = 0; i < numbers.size(); ++i)
+            is_right &= rewrite::rounded(number_for(factor, static_cast<double>(sizes[i]), is_reciprocal), dtype) == numbers[i];
         if (is_right) return factor;
     }
     return std::nullopt;

@@ -14,7 +14,7 @@ namespace {
 
 using Values = std::vector<std::int64_t>;
 
-constexpr std::int64_t kMostBy = 8;  // that a size is divided by at once
+constexpr std::int64_t kMostBy = 8;     // that a size is divided by at once
 constexpr std::size_t kMostSizes = 96;  // that are looked at, from the nearest
 
 bool is_constant(const Values& values) { return std::adjacent_find(values.begin(), values.end(), std::not_equal_to<>()) == values.end(); }

@@ -9,8 +9,8 @@
 
 namespace tapir::detail {
 
-inline constexpr int kOutside = -1;        // a root: an input, a parameter or a constant
-inline constexpr int kToTheEnd = INT_MAX;  // a last use
+inline constexpr int kOutside = -1;             // a root: an input, a parameter or a constant
+inline constexpr int kToTheEnd = INT_MAX;       // a last use
 inline constexpr std::size_t kMostWritten = 8;  // results of a step that writes updates
 inline constexpr int kMostOfPart = 4;           // operands of an op that replaces a part, which may be written early
 
@@ -61,10 +61,10 @@ struct Outgoing {
 
 // An input or a parameter of which parts are written before it is read: they are written there at once, where copies of all of it would be made.
 struct EarlyWrite {
-    int update;               // what is written at the end, were it not for this
-    std::vector<int> slots;   // what the writes give, the last of which is what the update wants
-    std::vector<int> calls;   // that write
-    bool is_active = false;   // in this run; else it is done in a tensor beside it
+    int update;              // what is written at the end, were it not for this
+    std::vector<int> slots;  // what the writes give, the last of which is what the update wants
+    std::vector<int> calls;  // that write
+    bool is_active = false;  // in this run; else it is done in a tensor beside it
 };
 
 /// Whether its into() writes to any tensor without gaps, as those with their channels last.
@@ -79,45 +79,45 @@ struct Plan::Call {
     std::vector<int> dead = {};  // slots to be emptied after it
     bool stays = false;          // once made: views of what lies in the block, and what depends on constants only
     bool is_made = false;
-    bool is_done = false;        // at once with others
-    bool gives_more = false;     // results than the node has
-    int early = -1;              // number of the EarlyWrite that it is one of
+    bool is_done = false;          // at once with others
+    bool gives_more = false;       // results than the node has
+    int early = -1;                // number of the EarlyWrite that it is one of
     const OpForm* part = nullptr;  // then: the op that gives the part as it was
 };
 
 struct Plan::Frame {
-    std::vector<Geometry> given;            // by the graph's inputs
-    std::vector<Tensor> slots;              // results
-    std::vector<const Tensor*> where;       // of each slot: here, in the graph, or among the inputs
-    std::vector<const Tensor*> arguments;   // of all calls
+    std::vector<Geometry> given;                                  // by the graph's inputs
+    std::vector<Tensor> slots;                                    // results
+    std::vector<const Tensor*> where;                             // of each slot: here, in the graph, or among the inputs
+    std::vector<const Tensor*> arguments;                         // of all calls
     std::vector<std::pair<const Tensor**, int>> input_arguments;  // places in it and in `where`, and which input belongs there
     std::vector<Call> calls;
-    std::vector<Attributes> resolved;       // those that depend on sizes
+    std::vector<Attributes> resolved;                              // those that depend on sizes
     std::vector<Tensor> made = std::vector<Tensor>(kMostResults);  // by the op that runs
-    std::vector<Tensor> held;               // parameters and constants, as they were in the first run, or when updates were planned last
+    std::vector<Tensor> held;  // parameters and constants, as they were in the first run, or when updates were planned last
     bool is_learned = false, is_laid_out = false, writes_directly = false;
-    std::vector<int> roots;                 // of each slot: whose elements it shows; itself, kOutside
-    std::vector<Geometry> seen;             // of each slot
-    std::vector<bool> is_placed;            // in the block
-    std::vector<int> loose;                 // slots to be emptied at the end
+    std::vector<int> roots;       // of each slot: whose elements it shows; itself, kOutside
+    std::vector<Geometry> seen;   // of each slot
+    std::vector<bool> is_placed;  // in the block
+    std::vector<int> loose;       // slots to be emptied at the end
     std::vector<Outgoing> outgoing;
     std::vector<EarlyWrite> early;
     struct Undo {
         const Call* call;
         std::array<Tensor, kMostOfPart> operands;  // the last is the part as it was
     };
-    std::vector<Undo> undo;                 // of the parts that were written early in this run
-    std::vector<int> order;                 // of the calls but those of updates
-    std::vector<int> stages;                // where each begins in it: calls of one stage may run at once
+    std::vector<Undo> undo;   // of the parts that were written early in this run
+    std::vector<int> order;   // of the calls but those of updates
+    std::vector<int> stages;  // where each begins in it: calls of one stage may run at once
     // Whether that is faster is tried: a machine may have others to do.
     int tries = 0;
     bool runs_at_once = false, is_faster_at_once = false;
-    double seconds[2][2] = {};              // the best two, one after the other and at once
-    std::vector<int> tail_inputs;           // inputs that updates read directly
-    std::vector<bool> is_written;           // of each update
+    double seconds[2][2] = {};     // the best two, one after the other and at once
+    std::vector<int> tail_inputs;  // inputs that updates read directly
+    std::vector<bool> is_written;  // of each update
     Tensor block;
-    std::shared_ptr<Captured> captured;     // null: nothing of it runs on a CUDA device
-    const void* ran_on = nullptr;           // the thread that ran it op by op last
+    std::shared_ptr<Captured> captured;  // null: nothing of it runs on a CUDA device
+    const void* ran_on = nullptr;        // the thread that ran it op by op last
 };
 
 #ifdef TAPIR_WITH_CUDA

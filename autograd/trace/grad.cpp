@@ -71,7 +71,8 @@ class Gradient {
     }
 
     bool has_integers() const {
-        return std::any_of(graph_.inputs().begin(), graph_.inputs().end(), [](const Graph::Value* x) { return !is_floating(x->dtype) && x->dtype != bool_; });
+        return std::any_of(graph_.inputs().begin(), graph_.inputs().end(),
+                           [](const Graph::Value* x) { return !is_floating(x->dtype) && x->dtype != bool_; });
     }
 
  private:
@@ -179,8 +180,10 @@ class Gradient {
             total = total.defined() ? gradient_ops::add(total, part) : part;
         }
         if (!total.requires_grad()) {
-            fail<TapeError>(loc_, "grad: no gradient flows from {} to {}: what is computed does not depend on it, or only through detach(), a "
-                            "NoGradScope or whole numbers", fmt::join(outputs_, ", "), fmt::join(inputs_, ", "));
+            fail<TapeError>(loc_,
+                            "grad: no gradient flows from {} to {}: what is computed does not depend on it, or only through detach(), a "
+                            "NoGradScope or whole numbers",
+                            fmt::join(outputs_, ", "), fmt::join(inputs_, ", "));
         }
         for (Tensor& g : tape.gradient(total, leaves, {}, loc_)) results.push_back(std::move(g));
         return results;
@@ -197,7 +200,8 @@ class Gradient {
 
 }  // namespace
 
-Graph grad(const Graph& graph, const std::vector<std::string>& outputs, const std::vector<std::string>& inputs, const Graph::Inputs& examples, Loc loc) {
+Graph grad(const Graph& graph, const std::vector<std::string>& outputs, const std::vector<std::string>& inputs, const Graph::Inputs& examples,
+           Loc loc) {
     const detail::CallLine call(loc);
     const detail::KeptGenerator generator;
     const Gradient gradient(graph, outputs, inputs, examples, loc);

@@ -13,7 +13,7 @@ namespace tapir {
 /// they are. Throws ValueError for names that it does not have or that are given twice, or where its loops do not end on what is made
 /// up (10000 turns), ShapeError and DTypeError for examples that do
 /// not fit, TapeError where no gradient flows to any of them, or where an op has no rule that a graph can hold; else what the ops throw.
-Graph grad(const Graph& graph, const std::vector<std::string>& outputs, const std::vector<std::string>& inputs,
-           const Graph::Inputs& examples = {}, Loc loc = Loc::current());
+Graph grad(const Graph& graph, const std::vector<std::string>& outputs, const std::vector<std::string>& inputs, const Graph::Inputs& examples = {},
+           Loc loc = Loc::current());
 
 }  // namespace tapir

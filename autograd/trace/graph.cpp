@@ -15,15 +15,9 @@ namespace tapir {
 
 Graph::Graph() = default;
 Graph::Graph(Graph&& other) noexcept
-    : values_(std::move(other.values_)),
-      nodes_(std::move(other.nodes_)),
-      inputs_(std::move(other.inputs_)),
-      parameters_(std::move(other.parameters_)),
-      constants_(std::move(other.constants_)),
-      outputs_(std::move(other.outputs_)),
-      updates_(std::move(other.updates_)),
-      guards_(std::move(other.guards_)),
-      next_(other.next_) {
+    : values_(std::move(other.values_)), nodes_(std::move(other.nodes_)), inputs_(std::move(other.inputs_)),
+      parameters_(std::move(other.parameters_)), constants_(std::move(other.constants_)), outputs_(std::move(other.outputs_)),
+      updates_(std::move(other.updates_)), guards_(std::move(other.guards_)), next_(other.next_) {
     other.changed();
 }
 Graph::~Graph() { changed(); }
@@ -99,7 +93,7 @@ std::vector<std::string> Graph::dims() const {
 bool Graph::is_symbolic() const {
     const auto depends = [](const SymInt& size) { return !size.is_number(); };
     return std::any_of(values_.begin(), values_.end(), [&](const auto& v) { return std::any_of(v->shape.begin(), v->shape.end(), depends); }) ||
-           std::any_of(nodes_.begin(), nodes_.end(), [](const auto& node) { return node->attributes().is_symbolic(); });
+        std::any_of(nodes_.begin(), nodes_.end(), [](const auto& node) { return node->attributes().is_symbolic(); });
 }
 
 Graph Graph::with(const DimSizes& sizes, Loc loc) const {
@@ -152,8 +146,7 @@ Graph::Value* Graph::value(TextViewArg name, Loc loc) const {
 
 Graph::Value* Graph::add_value(Kind kind, std::string name, DType dtype, Device device, std::vector<SymInt> shape) {
     changed();
-    values_.push_back(std::make_unique<Value>(
-        Value{next_++, std::move(name), kind, dtype, device, std::move(shape), Tensor(), nullptr, 0, {}}));
+    values_.push_back(std::make_unique<Value>(Value{next_++, std::move(name), kind, dtype, device, std::move(shape), Tensor(), nullptr, 0, {}}));
     return values_.back().get();
 }
 

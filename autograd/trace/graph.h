@@ -295,7 +295,8 @@ class Graph {
     std::size_t position(const Node* node, const char* what, const Loc& loc) const;
     void check_is_here(const Value* value, const char* what, const Loc& loc) const;
     void sort_nodes();
-    static void check_keeps_results(const Node* node, const Attributes& attributes, const std::vector<Value*>& inputs, const char* what, const Loc& loc);
+    static void check_keeps_results(const Node* node, const Attributes& attributes, const std::vector<Value*>& inputs, const char* what,
+                                    const Loc& loc);
     void check_comes_before(const Value* value, const Node* node, const char* what, const Loc& loc) const;
     static void drop_use(Value* value, const Node* node, int input);
     void move_last_to(std::size_t at);

@@ -88,8 +88,7 @@ std::vector<detail::Inferred> detail::infer_results(const Attributes& attributes
         } catch (const Error&) {  // divisors are not 0, matrices have inverses
             try {
                 return results_of(attributes, inputs, samples, /*is_kind=*/true, loc);
-            } catch (const Error&) {
-            }
+            } catch (const Error&) {}
             throw;
         }
     }();

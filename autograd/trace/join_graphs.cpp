@@ -74,8 +74,10 @@ class Union {
         const auto same = [&](const char* what, const auto& mine, const auto& others, const auto& number_of) {
             const auto is_same = [&](const auto& x, const auto& y) { return number_of(x) == number_of(y); };
             if (std::equal(mine.begin(), mine.end(), others.begin(), others.end(), is_same)) return;
-            fail<TapeError>(loc_, "trace: {} depends on the sizes: it is not the same with {} and with {}: leave a dimension that decides on it "
-                            "without a name", what, sizes_text(0), sizes_text(g));
+            fail<TapeError>(loc_,
+                            "trace: {} depends on the sizes: it is not the same with {} and with {}: leave a dimension that decides on it "
+                            "without a name",
+                            what, sizes_text(0), sizes_text(g));
         };
         same("what is returned", a.outputs(), b.outputs(), [](const Graph::Output& x) { return std::pair(x.name, x.value->number); });
         same("what is written to", a.updates(), b.updates(), [](const Graph::Update& x) { return std::pair(x.target->number, x.value->number); });
@@ -83,11 +85,14 @@ class Union {
     }
     [[noreturn]] void fail_differs(const Graph::Node* x, const Graph::Node* y, std::size_t g) {
         if (x && y && x->op == y->op && x->results.size() != y->results.size()) {
-            fail<TapeError>(loc_, "trace: {} gives {} tensors with {}, {} with {}: the program goes step by step along a dimension with a name: leave it without "
-                            "a name, or go along it with scan()",
-                            at_line(*x), x->results.size(), sizes_text(0), y->results.size(), sizes_text(g));
+            fail<TapeError>(
+                loc_,
+                "trace: {} gives {} tensors with {}, {} with {}: the program goes step by step along a dimension with a name: leave it without "
+                "a name, or go along it with scan()",
+                at_line(*x), x->results.size(), sizes_text(0), y->results.size(), sizes_text(g));
         }
-        fail<TapeError>(loc_, "trace: what the program does depends on the sizes: with {} it ran {}, with {} {}: a graph holds the one "
+        fail<TapeError>(loc_,
+                        "trace: what the program does depends on the sizes: with {} it ran {}, with {} {}: a graph holds the one "
                         "branch that an if on a size took, and each step of a loop over a dimension, so that it would be right for one "
                         "size only: leave this dimension without a name, or go along it with scan()",
                         sizes_text(0), x ? at_line(*x) : "nothing", sizes_text(g), y ? at_line(*y) : "nothing");
@@ -267,7 +272,8 @@ class Union {
             if (!user && !is_output) continue;
             const std::optional<SizedNumber> number = value->shape.empty() ? join_numbers(c) : std::nullopt;
             if (!number) {
-                fail<TapeError>(loc_, "trace: {} that no op made depends on the sizes, in a way that no formula of the named dimensions gives: make it by "
+                fail<TapeError>(loc_,
+                                "trace: {} that no op made depends on the sizes, in a way that no formula of the named dimensions gives: make it by "
                                 "ops, which follow them, as sqrt(full({{}}, x.size(0))) in the place of std::sqrt(x.size(0))",
                                 user ? fmt::format("{}: an operand of it", at_line(*user)) : "an output");
             }

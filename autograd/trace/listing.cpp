@@ -79,8 +79,7 @@ std::string Graph::str() const {
     }
     for (const Guard& guard : guards_) {
         text += fmt::format("guard {} = {}  # {}() at {}\n", reference(*guard.value),
-                            guard.expected.numel() == 1 ? elements(guard.expected.reshape({})) : "as traced", guard.what,
-                            place(guard.loc));
+                            guard.expected.numel() == 1 ? elements(guard.expected.reshape({})) : "as traced", guard.what, place(guard.loc));
     }
     for (const Update& update : updates_) text += fmt::format("update {} = {}\n", reference(*update.target), reference(*update.value));
     for (const Output& output : outputs_) text += fmt::format("output {} = {}\n", detail::quoted_name(output.name), reference(*output.value));

@@ -62,7 +62,8 @@ class Places {
 /// Decides for a frame that has run once where its results lie, and which of them need not be made again.
 class MemoryLayout {
  public:
-    MemoryLayout(const Plan& plan, Plan::Frame& frame) : plan_(plan), frame_(frame), steps_(plan.steps_), stage_count_(static_cast<int>(frame.stages.size())) {
+    MemoryLayout(const Plan& plan, Plan::Frame& frame)
+        : plan_(plan), frame_(frame), steps_(plan.steps_), stage_count_(static_cast<int>(frame.stages.size())) {
         find_stages();
         find_ends();
         find_what_leaves();
@@ -90,9 +91,7 @@ class MemoryLayout {
     void find_what_stays();
 
     int stage_end(int stage) const { return stage + 1 < stage_count_ ? frame_.stages[at(stage + 1)] : static_cast<int>(frame_.order.size()); }
-    std::size_t room(int slot) const {
-        return (std::max<std::size_t>(frame_.seen[at(slot)].bytes(), 1) + kAlignment - 1) / kAlignment * kAlignment;
-    }
+    std::size_t room(int slot) const { return (std::max<std::size_t>(frame_.seen[at(slot)].bytes(), 1) + kAlignment - 1) / kAlignment * kAlignment; }
     template <class Visit>
     static void each_result(const Call& call, const Visit& visit) {
         for (std::size_t k = 0; k < call.step->node->results.size(); ++k) visit(call.step->first_result + static_cast<int>(k), k);
@@ -107,12 +106,12 @@ class MemoryLayout {
     std::vector<bool> leaves_;              // of each root: an output shows it
     std::vector<bool> is_constant_;         // of each slot: it depends on nothing but constants
     Places places_;
-    std::vector<std::size_t> begin_;        // of each slot in the block
-    std::vector<std::vector<int>> ends_;    // roots in the block, by the stage in which they are needed last
-    std::vector<int> maker_;                // of each slot: a step
-    std::vector<int> home_;                 // of each slot that parts are written into: the slot that leaves in whose tensor it lies; -1: none
-    std::vector<int> at_home_;              // slots that do
-    std::vector<bool> is_early_;            // of each slot: it lies in an input or a parameter
+    std::vector<std::size_t> begin_;      // of each slot in the block
+    std::vector<std::vector<int>> ends_;  // roots in the block, by the stage in which they are needed last
+    std::vector<int> maker_;              // of each slot: a step
+    std::vector<int> home_;               // of each slot that parts are written into: the slot that leaves in whose tensor it lies; -1: none
+    std::vector<int> at_home_;            // slots that do
+    std::vector<bool> is_early_;          // of each slot: it lies in an input or a parameter
 };
 
 void MemoryLayout::find_stages() {
@@ -146,7 +145,8 @@ void MemoryLayout::find_ends() {
     for (std::size_t s = 0; s < plan_.tail_; ++s) {
         each_result(frame_.calls[s], [&](int slot, std::size_t) {
             const int where = last[at(slot)];
-            if (plan_.last_use_[at(slot)] != kToTheEnd && where < static_cast<int>(plan_.tail_)) frame_.calls[at(frame_.order[at(where)])].dead.push_back(slot);
+            if (plan_.last_use_[at(slot)] != kToTheEnd && where < static_cast<int>(plan_.tail_))
+                frame_.calls[at(frame_.order[at(where)])].dead.push_back(slot);
         });
     }
 }
@@ -185,7 +185,8 @@ bool MemoryLayout::takes_over(int s) const {
     const std::vector<int>& inputs = steps_[at(s)].inputs;
     const int slot = inputs[0];
     const Geometry &x = frame_.seen[at(slot)], &y = frame_.seen[at(steps_[at(s)].first_result)];
-    if (frame_.roots[at(slot)] != slot || leaves_[at(slot)] || end_[at(slot)] != stage_of_[at(s)] || x.dtype != y.dtype || !x.lies_as(y)) return false;
+    if (frame_.roots[at(slot)] != slot || leaves_[at(slot)] || end_[at(slot)] != stage_of_[at(s)] || x.dtype != y.dtype || !x.lies_as(y))
+        return false;
     return std::none_of(inputs.begin() + 1, inputs.end(), [&](int other) { return frame_.roots[at(other)] == slot; });
 }
 
@@ -250,8 +251,8 @@ bool MemoryLayout::is_early(int update, const std::vector<int>& writes) const {
     const auto is_shown = [&](int slot) { return shows[at(slot)]; };
     const auto is_guarded = [&](const auto& guard) { return is_shown(guard.first); };
     return std::none_of(plan_.result_slots_.begin(), plan_.result_slots_.end(), is_shown) &&
-           std::none_of(plan_.update_slots_.begin(), plan_.update_slots_.end(), is_shown) &&
-           std::none_of(plan_.guard_slots_.begin(), plan_.guard_slots_.end(), is_guarded);
+        std::none_of(plan_.update_slots_.begin(), plan_.update_slots_.end(), is_shown) &&
+        std::none_of(plan_.guard_slots_.begin(), plan_.guard_slots_.end(), is_guarded);
 }
 
 // The results of the step at this place of the order.
@@ -287,7 +288,8 @@ void MemoryLayout::place(std::size_t i) {
 bool MemoryLayout::keeps_constants(Call& call) {
     const Graph::Node& node = *call.step->node;
     const auto is_fixed = [&](int slot) { return is_constant_[at(slot)]; };
-    bool keeps = !node.attributes().is_random() && !node.attributes().has_graph() && std::all_of(call.step->inputs.begin(), call.step->inputs.end(), is_fixed);
+    bool keeps =
+        !node.attributes().is_random() && !node.attributes().has_graph() && std::all_of(call.step->inputs.begin(), call.step->inputs.end(), is_fixed);
     std::size_t bytes = 0;
     each_result(call, [&](int slot, std::size_t) {
         const int root = frame_.roots[at(slot)];
@@ -307,7 +309,7 @@ bool MemoryLayout::can_be_written(const Call& call) const {
     each_result(call, [&](int slot, std::size_t k) {
         const Geometry& y = frame_.seen[at(slot)];
         can = can && frame_.roots[at(slot)] == slot && y.is_defined && y.device == cpu && y.dtype == node.results[k]->dtype &&
-              (y.is_contiguous || (takes_channels_last && y.is_channels_last));
+            (y.is_contiguous || (takes_channels_last && y.is_channels_last));
     });
     return can;
 }

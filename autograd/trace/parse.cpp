@@ -157,9 +157,9 @@ void put_number(std::string_view text, DType dtype, void* to, const Line& line) 
     const auto parsed = std::from_chars(text.data(), text.data() + text.size(), whole);
     const bool is_whole = parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
     const bool fits = is_floating(dtype) ? is_whole || is_real(text, real)
-                      : dtype == bool_   ? is_bool
-                                         : is_whole && (dtype != uint8 || (whole >= 0 && whole <= 255)) &&
-                                               (dtype != int32 || static_cast<std::int32_t>(whole) == whole);
+        : dtype == bool_
+        ? is_bool
+        : is_whole && (dtype != uint8 || (whole >= 0 && whole <= 255)) && (dtype != int32 || static_cast<std::int32_t>(whole) == whole);
     if (!fits) line.refuse(fmt::format("{} is no element of dtype {}", text, dtype));
     detail::store(dtype, to, is_bool ? Scalar(text == "true") : is_whole ? Scalar(whole) : Scalar(real));
 }
@@ -170,10 +170,10 @@ Tensor number_of(std::string_view text, const Line& line) {
     const std::string_view digits = text.substr(0, colon);
     if (!detail::looks_like_number(digits)) return {};
     const bool is_whole = digits.find_first_not_of("-0123456789") == std::string_view::npos;
-    const DType dtype = colon != std::string_view::npos                ? dtype_of_name(text.substr(colon + 1), line)
-                        : digits == "true" || digits == "false"        ? bool_
-                        : is_whole                                     ? int64
-                                                                       : float32;
+    const DType dtype = colon != std::string_view::npos ? dtype_of_name(text.substr(colon + 1), line)
+        : digits == "true" || digits == "false"         ? bool_
+        : is_whole                                      ? int64
+                                                        : float32;
     Tensor number = detail::make_empty({}, dtype, cpu, Loc{});
     put_number(digits, dtype, number.raw_data(), line);
     return number;
@@ -249,7 +249,7 @@ Loc loc_of(std::string_view place, const Line& at) {
     unsigned line = 0;
     std::string file;
     const bool is_whole = colon != std::string_view::npos && detail::unquote_name(place.substr(0, colon), file) &&
-                          std::from_chars(place.data() + colon + 1, place.data() + place.size(), line).ptr == place.data() + place.size();
+        std::from_chars(place.data() + colon + 1, place.data() + place.size(), line).ptr == place.data() + place.size();
     if (!is_whole) at.refuse(fmt::format("{} is no line of a program", place));
     return detail::made_loc(file, "", line);
 }
@@ -259,7 +259,8 @@ Tensor elements_of(std::string_view list, const Type& type, Line& line) {
     for (const SymInt& size : type.shape) shape.push_back(size.number(line.loc()), line.loc());
     if (list.empty()) return detail::make_empty(shape, type.dtype, cpu, line.loc()).fill_(0);
     // "1.5" of no dimensions, else "[1.5, 2.5]"
-    const std::vector<std::string_view> parts = shape.rank() == 0 && list[0] != '[' ? std::vector{list.substr(0, list.find(':'))} : parts_of(list, line);
+    const std::vector<std::string_view> parts =
+        shape.rank() == 0 && list[0] != '[' ? std::vector{list.substr(0, list.find(':'))} : parts_of(list, line);
     if (detail::checked_numel(shape, type.dtype, line.loc()) != static_cast<std::int64_t>(parts.size())) line.refuse("another number of elements");
     Tensor x = detail::make_empty(shape, type.dtype, cpu, line.loc());
     for (std::size_t i = 0; i < parts.size(); ++i) put_number(parts[i], type.dtype, x.impl()->data + i * itemsize(type.dtype), line);
@@ -275,7 +276,8 @@ class detail::GraphReader {
     GraphReader(std::string_view text, const Graph::Inputs& data, bool makes_zeros, const Loc& loc)
         : lines_(text, loc), makes_zeros_(makes_zeros), loc_(loc) {
         for (const auto& [name, tensor] : data) tensors_.emplace(name, tensor);
-        std::copy_if(data.begin(), data.end(), std::back_inserter(nested_data_), [](const auto& one) { return !one.first.empty() && one.first[0] == '{'; });
+        std::copy_if(data.begin(), data.end(), std::back_inserter(nested_data_),
+                     [](const auto& one) { return !one.first.empty() && one.first[0] == '{'; });
     }
 
     Graph read() {
@@ -407,8 +409,8 @@ class detail::GraphReader {
         Value *value = value_of(line.until("#"), line), *target = value_of(name, line);
         if (target->kind != Kind::input && target->kind != Kind::parameter) line.refuse("only parameters and inputs are written to");
         if (target->dtype != value->dtype || !may_be_alike(target->shape, value->shape)) {
-            line.refuse(fmt::format("{} {} cannot be written to {}, which is {} {}", value->dtype, to_string(Attribute(value->shape)), name, target->dtype,
-                                    to_string(Attribute(target->shape))));
+            line.refuse(fmt::format("{} {} cannot be written to {}, which is {} {}", value->dtype, to_string(Attribute(value->shape)), name,
+                                    target->dtype, to_string(Attribute(target->shape))));
         }
         if (!updated_.insert(target).second) line.refuse(fmt::format("{} is written to already", name));
         graph_.updates_.push_back({target, value});

@@ -39,7 +39,8 @@ bool key_of(const Node& node, Key& key) {
     return x->dtype == w->dtype && x->device == w->device;
 }
 
-Node* put(Graph& graph, const char* op, const std::vector<std::pair<std::string, Attribute>>& set, const std::vector<Value*>& inputs, const Node& like) {
+Node* put(Graph& graph, const char* op, const std::vector<std::pair<std::string, Attribute>>& set, const std::vector<Value*>& inputs,
+          const Node& like) {
     const OpForm* form = find_form(op);
     Attributes attributes(*form);
     for (const auto& [name, value] : set) attributes.set(name, value);

@@ -23,8 +23,8 @@ int join_constants(Graph& graph) {
         if (!value->name.empty() || value->data.numel() > kCompared || value->uses.empty()) continue;
         const Tensor x = value->data.to(cpu).contiguous();
         std::string bytes(static_cast<const char*>(x.raw_data()), x.nbytes());
-        const auto [place, is_new] = known.try_emplace({value->dtype, to_string(Attribute(value->shape)) + to_string(Attribute(value->device)),
-                                                        std::move(bytes)}, value);
+        const auto [place, is_new] =
+            known.try_emplace({value->dtype, to_string(Attribute(value->shape)) + to_string(Attribute(value->device)), std::move(bytes)}, value);
         if (is_new || rewrite::is_seen(graph, value)) continue;
         graph.replace(value, place->second);
         ++changes;

@@ -51,7 +51,8 @@ std::vector<Tensor> results_of(const Graph::Node& node) {
 
 bool has_shape(const Tensor& x, const std::vector<SymInt>& shape) {
     const Shape own = x.shape();
-    return std::equal(own.begin(), own.end(), shape.begin(), shape.end(), [](std::int64_t size, const SymInt& wanted) { return wanted == SymInt(size); });
+    return std::equal(own.begin(), own.end(), shape.begin(), shape.end(),
+                      [](std::int64_t size, const SymInt& wanted) { return wanted == SymInt(size); });
 }
 
 }  // namespace

@@ -58,7 +58,8 @@ bool can_fuse(const Node& node) {
         if (row.to_bool != (result.dtype == bool_) || !elementwise::loop_without_checks(row.index, kernels::compute_of(dtype))) return false;
     } else {
         const std::size_t condition = static_cast<std::size_t>(std::max(op->condition, 0));
-        if (result.dtype == bool_ || node.inputs.size() <= condition || node.inputs[condition]->dtype != bool_ || is_number(node.inputs[condition])) return false;
+        if (result.dtype == bool_ || node.inputs.size() <= condition || node.inputs[condition]->dtype != bool_ || is_number(node.inputs[condition]))
+            return false;
     }
     return std::all_of(node.inputs.begin(), node.inputs.end(), [&](const Value* input) {
         if (is_number(input)) return fits(*input, dtype);
@@ -69,7 +70,7 @@ bool can_fuse(const Node& node) {
 struct Group {
     std::vector<Node*> nodes;  // in order
     int place;
-    DType dtype;               // see computed_in()
+    DType dtype;  // see computed_in()
 };
 
 struct Edges {
@@ -122,8 +123,10 @@ class Fusion {
         for (const Node* node : nodes) {
             for (Value* input : node->inputs) {
                 if ((input->maker && within.count(input->maker)) || !seen.insert(input).second) continue;
-                if (is_number(input)) ++edges.numbers;
-                else edges.inputs.push_back(input);
+                if (is_number(input))
+                    ++edges.numbers;
+                else
+                    edges.inputs.push_back(input);
             }
             Value* result = node->results[0];
             const auto is_outside = [&](const Graph::Use& use) { return !within.count(use.node); };
@@ -141,14 +144,14 @@ class Fusion {
             return set;
         }();
         const auto comes_before = [&](const Node* node) {
-            return std::all_of(node->inputs.begin(), node->inputs.end(), [&](const Value* input) {
-                return !input->maker || both.count(input->maker) || place(input->maker) < first_place;
-            });
+            return std::all_of(node->inputs.begin(), node->inputs.end(),
+                               [&](const Value* input) { return !input->maker || both.count(input->maker) || place(input->maker) < first_place; });
         };
         if (std::all_of(second.begin(), second.end(), comes_before)) return first_place;
         const auto comes_after = [&](const Node* node) {
             const auto& uses = node->results[0]->uses;
-            return std::all_of(uses.begin(), uses.end(), [&](const Graph::Use& use) { return both.count(use.node) || place(use.node) > second_place; });
+            return std::all_of(uses.begin(), uses.end(),
+                               [&](const Graph::Use& use) { return both.count(use.node) || place(use.node) > second_place; });
         };
         return std::all_of(first.begin(), first.end(), comes_after) ? second_place : -1;
     }
@@ -170,7 +173,8 @@ class Fusion {
             bytes += sign * size;
         };
         for (const Value* input : edges.inputs) {
-            const bool is_read_elsewhere = std::any_of(input->uses.begin(), input->uses.end(), [&](const Graph::Use& use) { return !within.count(use.node); });
+            const bool is_read_elsewhere =
+                std::any_of(input->uses.begin(), input->uses.end(), [&](const Graph::Use& use) { return !within.count(use.node); });
             if (input->maker && !kept_.count(input) && !is_read_elsewhere) count(input, 1);
         }
         for (const Value* output : edges.outputs) count(output, -1);
@@ -226,7 +230,8 @@ class Fusion {
     Node* reduction_of(const Edges& edges) const {
         if (edges.outputs.size() != 1) return nullptr;
         const Value* result = edges.outputs[0];
-        if (kept_.count(result) || result->uses.size() != 1 || result->device != cpu || (result->dtype != float32 && result->dtype != float64)) return nullptr;
+        if (kept_.count(result) || result->uses.size() != 1 || result->device != cpu || (result->dtype != float32 && result->dtype != float64))
+            return nullptr;
         Node* user = result->uses[0].node;
         if ((user->op != "sum" && user->op != "mean") || user->attributes().is_symbolic()) return nullptr;
         // Over the last dimensions, or all: others need the whole tensor first.

@@ -9,7 +9,7 @@ int simplify(Graph& graph, const PassOptions& options) {
     int changes = rewrite::in_nested(graph, [&](Graph& nested) { return simplify(nested, options); });
     for (int round = 0; round < kMostRounds; ++round) {
         const int more = rewrite::simplify_arithmetic(graph, options.allow_nonfinite) + rewrite::simplify_views(graph) +
-                         rewrite::simplify_reductions(graph, options.allow_nonfinite);
+            rewrite::simplify_reductions(graph, options.allow_nonfinite);
         if (more == 0) break;
         changes += more;
     }

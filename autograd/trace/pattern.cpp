@@ -17,7 +17,7 @@ namespace {
 struct Term {
     char letter = 0;  // of what stands for any value
     double number = 0;
-    std::string op;   // "": a letter or a number
+    std::string op;  // "": a letter or a number
     std::vector<Term> operands;
 };
 
@@ -89,7 +89,8 @@ class Search {
         if (!node || node->op != term.op || node->results.size() != 1 || node->inputs.size() != term.operands.size()) return false;
         if (node == &root_) return true;
         const bool is_mask_op = value->dtype == bool_ && term.op.starts_with("logical_");
-        return (value->dtype == type_.dtype || is_mask_op) && value->device == type_.device && !(where_ & Pattern::once && !has_one_use(graph_, value));
+        return (value->dtype == type_.dtype || is_mask_op) && value->device == type_.device &&
+            !(where_ & Pattern::once && !has_one_use(graph_, value));
     }
 
     // Each is looked for from the last on, in either order of its operands.

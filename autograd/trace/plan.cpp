@@ -3,8 +3,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "tapir/autograd/trace/frame_impl.h"
 #include "tapir/autograd/trace/detach_impl.h"
+#include "tapir/autograd/trace/frame_impl.h"
 #include "tapir/autograd/trace/passes.h"
 #include "tapir/autograd/trace/rewrite_impl.h"
 #include "tapir/autograd/trace/simplify_impl.h"

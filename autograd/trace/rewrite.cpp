@@ -89,7 +89,8 @@ std::optional<double> number_of(const Value* value) {
             if (!number) return std::nullopt;
             return rounded(std::optional(detail::number_for(factor, *number, flag_of(*node, "is_reciprocal"))), value->dtype);
         }
-        const bool is_same = node->op == "clone" || ((node->attributes().form().is_view || node->op == "flip") && node->inputs[0]->dtype == value->dtype);
+        const bool is_same =
+            node->op == "clone" || ((node->attributes().form().is_view || node->op == "flip") && node->inputs[0]->dtype == value->dtype);
         if (!is_same) return std::nullopt;
         value = node->inputs[0];
     }
@@ -98,7 +99,8 @@ std::optional<double> number_of(const Value* value) {
 
 std::optional<Magnitudes> magnitudes_of(const Value* value) {
     constexpr std::int64_t kLookedAt = 1 << 16;  // elements
-    if (const std::optional<double> number = number_of(value)) return std::isfinite(*number) ? std::optional(Magnitudes{std::abs(*number), std::abs(*number)}) : std::nullopt;
+    if (const std::optional<double> number = number_of(value))
+        return std::isfinite(*number) ? std::optional(Magnitudes{std::abs(*number), std::abs(*number)}) : std::nullopt;
     if (value->kind != Graph::Kind::constant || value->device != cpu || value->data.numel() > kLookedAt) return std::nullopt;
     const detail::PauseRecording pause;
     const Tensor flat = value->data.contiguous();
@@ -232,8 +234,8 @@ std::vector<int> reduced_dims(const Node& node) {
 
 // --- Making -------------------------------------------------------------------------------------------------------------------
 
-Value* put(Graph& graph, Node& before, const char* op, const std::vector<Value*>& inputs, const AttributeList& attributes, DType dtype,
-           Device device, Sizes shape) {
+Value* put(Graph& graph, Node& before, const char* op, const std::vector<Value*>& inputs, const AttributeList& attributes, DType dtype, Device device,
+           Sizes shape) {
     const OpForm& form = *find_form(op);
     Attributes all(form);
     for (const auto& [name, value] : attributes) all.set(name, value);

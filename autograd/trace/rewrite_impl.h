@@ -69,8 +69,8 @@ bool flag_of(const Node& node, const char* attribute);
 
 using AttributeList = std::vector<std::pair<std::string, Attribute>>;
 /// A call of an op before another node, with a result of this type.
-Value* put(Graph& graph, Node& before, const char* op, const std::vector<Value*>& inputs, const AttributeList& attributes, DType dtype,
-           Device device, Sizes shape);
+Value* put(Graph& graph, Node& before, const char* op, const std::vector<Value*>& inputs, const AttributeList& attributes, DType dtype, Device device,
+           Sizes shape);
 /// With a result like `like`.
 Value* put(Graph& graph, Node& before, const char* op, const std::vector<Value*>& inputs, const AttributeList& attributes, const Value* like);
 /// A 0-d constant.

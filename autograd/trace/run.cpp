@@ -47,7 +47,8 @@ void detail::run_form(const OpForm& form, const FormCall& call, Tensor* results)
     try {
         form.run(call, results);
     } catch (const TooFewInputs& error) {
-        fail<ValueError>(Loc{}, "graph: {} is given {} input{}, and needs at least {}", form.op, call.count, call.count == 1 ? "" : "s", error.needed());
+        fail<ValueError>(Loc{}, "graph: {} is given {} input{}, and needs at least {}", form.op, call.count, call.count == 1 ? "" : "s",
+                         error.needed());
     }
 }
 
@@ -71,7 +72,8 @@ DimSizes detail::sizes_of_inputs(const Graph& graph, const Tensor* given, const 
                          to_string(Attribute(wanted.shape)));
     };
     each([&](const Graph::Value& wanted, const Tensor& x) {
-        if (x.dtype() != wanted.dtype) fail<DTypeError>(loc, "graph: the input {} is {}, the graph was made for {}", wanted.name, x.dtype(), wanted.dtype);
+        if (x.dtype() != wanted.dtype)
+            fail<DTypeError>(loc, "graph: the input {} is {}, the graph was made for {}", wanted.name, x.dtype(), wanted.dtype);
         if (static_cast<std::size_t>(x.dim()) != wanted.shape.size()) fail_shape(wanted, x);
         for (std::size_t d = 0; d < wanted.shape.size(); ++d) {
             const std::optional<SymInt::OfOneDim> one = wanted.shape[d].of_one_dim();
@@ -96,9 +98,7 @@ DimSizes detail::sizes_of_inputs(const Graph& graph, const Tensor* given, const 
 
 void detail::check_held(const Graph::Value& value, const Loc& loc) {
     const Tensor& x = value.data;
-    const auto name = [&] {
-        return value.kind == Graph::Kind::parameter ? "parameter " + value.name : "constant %" + std::to_string(value.number);
-    };
+    const auto name = [&] { return value.kind == Graph::Kind::parameter ? "parameter " + value.name : "constant %" + std::to_string(value.number); };
     if (!x.defined()) fail<ValueError>(loc, "graph: the {} is undefined", name());
     if (x.dtype() != value.dtype) fail<DTypeError>(loc, "graph: the {} is {}, the graph was made for {}", name(), x.dtype(), value.dtype);
     bool fits = static_cast<std::size_t>(x.dim()) == value.shape.size();
@@ -127,8 +127,10 @@ void detail::check_written_inputs(const Graph& graph, const Tensor* const* given
         if (written == std::ssize(inputs) || !given[written]) continue;
         for (std::ptrdiff_t i = 0; i < std::ssize(inputs); ++i) {
             if (i == written || !given[i] || !may_overlap(*given[written], *given[i])) continue;
-            fail<ValueError>(loc, "graph: the input {}, which it writes to, and the input {} lie in the same memory: to the graph they are two; "
-                             "give it a clone()", inputs[static_cast<std::size_t>(written)]->name, inputs[static_cast<std::size_t>(i)]->name);
+            fail<ValueError>(loc,
+                             "graph: the input {}, which it writes to, and the input {} lie in the same memory: to the graph they are two; "
+                             "give it a clone()",
+                             inputs[static_cast<std::size_t>(written)]->name, inputs[static_cast<std::size_t>(i)]->name);
         }
     }
 }
@@ -154,8 +156,10 @@ void detail::check_guard(const Graph::Guard& guard, const Tensor& now, const Loc
     if (guard.loc.line() == 0) {
         fail<ValueError>(loc, "graph: the guard {} expects {}; it is {}", guard.what, shown(expected, from), shown(found, from));
     }
-    fail<ValueError>(loc, "graph: the program read a value with {}() at {} when it was traced: {}; it is {} now, and the program might go "
-                     "another way", guard.what, file_and_line(guard.loc), shown(expected, from), shown(found, from));
+    fail<ValueError>(loc,
+                     "graph: the program read a value with {}() at {} when it was traced: {}; it is {} now, and the program might go "
+                     "another way",
+                     guard.what, file_and_line(guard.loc), shown(expected, from), shown(found, from));
 }
 
 std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc) const {

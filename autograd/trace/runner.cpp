@@ -33,14 +33,15 @@ bool is_forgotten(const Tensor& t, const Geometry& as) noexcept {
     if (!t.defined()) return false;
     const TensorImpl* x = t.impl();
     return only_owner(t) && !x->meta && !(x->flags & (TensorImpl::kRequiresGrad | TensorImpl::kMoved)) && x->dtype == as.dtype &&
-           x->device == as.device && as.has_shape_of(x);
+        x->device == as.device && as.has_shape_of(x);
 }
 
 }  // namespace
 
 void Plan::check_inputs(const Tensor* const* given, const Loc& loc) const {
     for (std::size_t i = 0; i < input_slots_.size(); ++i) {
-        if (input_slots_[i] >= 0 && !(given[i] && given[i]->defined())) fail<ValueError>(loc, "graph: the input {} is needed", graph_.inputs()[i]->name);
+        if (input_slots_[i] >= 0 && !(given[i] && given[i]->defined()))
+            fail<ValueError>(loc, "graph: the input {} is needed", graph_.inputs()[i]->name);
     }
 }
 
@@ -152,7 +153,7 @@ void Plan::start_early(Frame& frame, const Tensor* const* given, const Loc& loc)
         const auto is_another = [&](const Tensor& x) { return x.impl() != target.impl() && x.shares_storage(target); };
         bool& is_active = early.is_active;
         is_active = !(kCanCapture && frame.captured) && target.is_contiguous() && target.device() == cpu && target.dtype() == as.dtype &&
-                    as.has_shape_of(target.impl()) && std::all_of(early.calls.begin(), early.calls.end(), can);
+            as.has_shape_of(target.impl()) && std::all_of(early.calls.begin(), early.calls.end(), can);
         for (std::size_t i = 0; is_active && i < input_slots_.size(); ++i) is_active = !given[i] || !given[i]->defined() || !is_another(*given[i]);
         for (std::size_t i = 0; is_active && i < held_.size(); ++i) is_active = !is_another(held_[i].second->data);
         const Tensor home = is_active ? target : as.make(loc);
@@ -215,7 +216,7 @@ bool Plan::make_results(Call& call, Frame& frame, const Loc& loc) const {
         if (!y.defined() || y.impl()->storage != block || y.numel() == 0) continue;
         // A view, where it was none in the first run, or one of something else: what it shows may be overwritten.
         const bool is_known = root >= 0 && root != slot && frame.is_placed[at(root)] && y.raw_data() >= frame.slots[at(root)].raw_data() &&
-                              y.impl()->data < frame.slots[at(root)].impl()->data + frame.seen[at(root)].bytes();
+            y.impl()->data < frame.slots[at(root)].impl()->data + frame.seen[at(root)].bytes();
         if (!is_known) y = y.clone();
     }
     if (!is_as_seen) {  // sizes that depend on data: what follows is made as it comes
@@ -244,7 +245,8 @@ void Plan::run_steps(Frame& frame, const Loc& loc) const {
         }
         Call& call = frame.calls[at(frame.order[i])];
         if (call.is_made) continue;
-        if (call.early >= 0) [[unlikely]] keep_part(call, frame);
+        if (call.early >= 0) [[unlikely]]
+            keep_part(call, frame);
         if (call.into && (i < together || call.into(call.call, call.results[0]))) [[likely]] {
             for (const int dead : call.dead) frame.slots[at(dead)] = Tensor();
             continue;

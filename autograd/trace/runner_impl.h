@@ -44,9 +44,9 @@ class Plan {
     friend class MemoryLayout;
     struct Step {
         const Graph::Node* node;
-        std::vector<int> inputs;  // slots
-        int first_result;         // the slots of its results follow each other
-        std::vector<int> dead;    // slots of results that are not needed after it
+        std::vector<int> inputs;        // slots
+        int first_result;               // the slots of its results follow each other
+        std::vector<int> dead;          // slots of results that are not needed after it
         std::vector<int> updates = {};  // of each result, whose targets it writes, after all others; empty: it does not
     };
     struct Frame;
@@ -56,7 +56,7 @@ class Plan {
     // after that has ended.
     struct AtHand {
         std::atomic<const void*> owner{nullptr};
-        std::unique_ptr<Frame> frame;        // null: it runs
+        std::unique_ptr<Frame> frame;       // null: it runs
         std::atomic<std::size_t> bytes{0};  // of its block
     };
     class Slots;
@@ -100,15 +100,15 @@ class Plan {
     bool is_whole_;
     bool writes_inputs_;
     std::vector<Step> steps_;
-    std::size_t tail_;                // steps from here on write updates
-    std::vector<int> input_slots_;    // -1: not needed
+    std::size_t tail_;              // steps from here on write updates
+    std::vector<int> input_slots_;  // -1: not needed
     std::vector<int> result_slots_;
-    std::vector<bool> are_constants_;  // of the results: numbers of the graph's own, which are given as copies
-    std::vector<std::pair<int, const Graph::Value*>> held_;  // parameters and constants: slot, and who has the tensor; -1: it is only written to
-    std::vector<std::pair<int, int>> guard_slots_;           // slot, and which
-    std::vector<int> update_slots_;                          // of each update
+    std::vector<bool> are_constants_;                           // of the results: numbers of the graph's own, which are given as copies
+    std::vector<std::pair<int, const Graph::Value*>> held_;     // parameters and constants: slot, and who has the tensor; -1: it is only written to
+    std::vector<std::pair<int, int>> guard_slots_;              // slot, and which
+    std::vector<int> update_slots_;                             // of each update
     std::vector<std::pair<const Graph::Value*, int>> targets_;  // of each update: who has the tensor, or which input it is
-    std::vector<int> last_use_;                              // of each slot: a step
+    std::vector<int> last_use_;                                 // of each slot: a step
     int slot_count_ = 0;
     std::array<AtHand, 4> at_hand_;  // by thread
     std::mutex mutex_;

@@ -58,8 +58,9 @@ void Plan::schedule(Frame& frame) const {
         if ((node.op == "linear" || node.op == "matmul") && steps_[s].inputs.size() >= 2) {
             const std::int64_t rows = std::max<std::int64_t>(numel_of(frame, steps_[s].inputs[0]), 1), matrix = numel_of(frame, steps_[s].inputs[1]);
             // results = rows * n and rows * k, n * k elements: their product's root is rows * n * k.
-            ns = std::max(static_cast<std::int64_t>(std::sqrt(static_cast<double>(results) * static_cast<double>(rows) * static_cast<double>(matrix))) / 70,
-                          elements / 8);
+            ns = std::max(
+                static_cast<std::int64_t>(std::sqrt(static_cast<double>(results) * static_cast<double>(rows) * static_cast<double>(matrix))) / 70,
+                elements / 8);
         }
         is_worth[s] = ns >= least_parallel_ns() && ns < kSharedOutNs;
         worth += is_worth[s];

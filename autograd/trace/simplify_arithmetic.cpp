@@ -184,15 +184,8 @@ Value* conversions(Graph& graph, Node& node) {
 }
 
 constexpr Rule kRules[] = {
-    {"mul", numbers_together},
-    {"mul", sign_of_number},
-    {"neg", sign_of_number},
-    {"gated_mul", plain_product},
-    {"absorbing_mul", plain_product},
-    {"add", numbers_together},
-    {"add", twice},
-    {"where", mask_as_numbers},
-    {"to_dtype", conversions},
+    {"mul", numbers_together}, {"mul", sign_of_number}, {"neg", sign_of_number},    {"gated_mul", plain_product}, {"absorbing_mul", plain_product},
+    {"add", numbers_together}, {"add", twice},          {"where", mask_as_numbers}, {"to_dtype", conversions},
 };
 
 }  // namespace

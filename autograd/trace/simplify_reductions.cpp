@@ -110,7 +110,8 @@ Value* of_expansion(Graph& graph, Node& node) {
     if (!computed.empty()) {
         Sizes shape = x->shape;
         for (const int d : computed) shape[static_cast<std::size_t>(d)] = 1;
-        x = put(graph, node, node.op.c_str(), {x}, {{"dims", Sizes(computed.begin(), computed.end())}, {"keepdim", true}}, x->dtype, x->device, shape);
+        x = put(graph, node, node.op.c_str(), {x}, {{"dims", Sizes(computed.begin(), computed.end())}, {"keepdim", true}}, x->dtype, x->device,
+                shape);
     }
     x = reshaped(graph, node, x, reduced(x->shape, rank, dims, flag_of(node, "keepdim")));
     if (count) x = put(graph, node, "mul", {x, count}, {}, x->dtype, x->device, x->shape);
@@ -150,9 +151,9 @@ Value* of_product(Graph& graph, Node& node) {
 }
 
 constexpr Rule kRules[] = {
-    {"sum", of_one_element}, {"mean", of_one_element}, {"amax", of_one_element}, {"amin", of_one_element}, {"prod", of_one_element},
-    {"logsumexp", of_one_element},
-    {"sum", in_sequence}, {"amax", in_sequence}, {"amin", in_sequence}, {"prod", in_sequence}, {"all", in_sequence}, {"any", in_sequence},
+    {"sum", of_one_element},  {"mean", of_one_element},      {"amax", of_one_element}, {"amin", of_one_element},
+    {"prod", of_one_element}, {"logsumexp", of_one_element}, {"sum", in_sequence},     {"amax", in_sequence},
+    {"amin", in_sequence},    {"prod", in_sequence},         {"all", in_sequence},     {"any", in_sequence},
 };
 
 template <bool kAllowNonfinite>

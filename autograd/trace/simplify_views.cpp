@@ -56,7 +56,8 @@ Value* reshape_of_reduction(Graph& graph, Node& node) {
     Value* reduced = node.inputs[0];
     const Node* inner = reduced->maker;
     constexpr std::string_view reductions[] = {"sum", "mean", "amax", "amin", "prod", "all", "any", "logsumexp", "norm", "var", "std"};
-    if (!inner || inner->results.size() != 1 || std::find(std::begin(reductions), std::end(reductions), inner->op) == std::end(reductions)) return nullptr;
+    if (!inner || inner->results.size() != 1 || std::find(std::begin(reductions), std::end(reductions), inner->op) == std::end(reductions))
+        return nullptr;
     if (!has_one_use(graph, reduced) || inner->inputs[0]->shape.empty()) return nullptr;
     const bool keepdim = flag_of(*inner, "keepdim");
     Sizes shape;
@@ -129,7 +130,8 @@ Value* slices(Graph& graph, Node& node) {
 Value* overwritten(Graph& graph, Node& node) {
     Value *source = node.inputs[1], *result = node.results[0];
     if (source->device != result->device || (!same_shape(source, result) && !is_given(graph, result->shape))) return nullptr;
-    if (source->dtype != result->dtype) source = put(graph, node, "to_dtype", {source}, {{"dtype", result->dtype}}, result->dtype, result->device, source->shape);
+    if (source->dtype != result->dtype)
+        source = put(graph, node, "to_dtype", {source}, {{"dtype", result->dtype}}, result->dtype, result->device, source->shape);
     if (same_shape(source, result)) return source;
     return put(graph, node, "expand", {source}, {{"shape", result->shape}}, result);
 }

@@ -65,9 +65,9 @@ class SymInt {
 
  private:
     friend struct gdb::GraphLayout;
-    std::map<Product, std::int64_t> terms_;    // without zeros
+    std::map<Product, std::int64_t> terms_;  // without zeros
     std::int64_t constant_ = 0;
-    std::int64_t divisor_ = 1;                 // (terms + constant) // divisor + after
+    std::int64_t divisor_ = 1;  // (terms + constant) // divisor + after
     std::int64_t after_ = 0;
 };
 

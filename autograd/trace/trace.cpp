@@ -30,7 +30,8 @@ SymInt formula_of(const std::string& name, std::int64_t size, const TraceInput& 
     if (name.empty()) return size;
     const bool is_formula = name[0] >= '0' && name[0] <= '9';
     if (!is_formula && name.find_first_of("*/+- ()?") != std::string::npos) {
-        fail<ValueError>(loc, "trace: the dimension {} of {}: a name has no {}; a number comes first, \"32*height\"", name, input.name, "* / + - ( ) ?");
+        fail<ValueError>(loc, "trace: the dimension {} of {}: a name has no {}; a number comes first, \"32*height\"", name, input.name,
+                         "* / + - ( ) ?");
     }
     const SymInt formula = is_formula ? SymInt::parse(name, loc) : SymInt::dim(name);
     const std::optional<SymInt::OfOneDim> one = formula.of_one_dim();
@@ -113,8 +114,8 @@ struct Run {
     void undo() const { put_back(backups, gradients, drew ? &before : nullptr); }
 };
 
-Run run_once(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const std::vector<Tensor>& tensors,
-             const TraceOptions& options, std::uint16_t number, const Loc& loc) {
+Run run_once(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const std::vector<Tensor>& tensors, const TraceOptions& options,
+             std::uint16_t number, const Loc& loc) {
     Tracer tracer(options, loc);
     for (std::size_t i = 0; i < inputs.size(); ++i) tracer.add_input(inputs[i].name, tensors[i]);
     std::vector<Tensor> results;
@@ -133,7 +134,9 @@ Run run_once(const TracedFunction& fn, const std::vector<TraceInput>& inputs, co
         }
         drew = tracer.drew();
         if (drew && default_generator().seed() != before.seed) {  // its position may be changed by other threads
-            fail<TapeError>(loc, "trace: the function seeds the random generator: each run of a graph draws on from where the generator is: seed it before the run");
+            fail<TapeError>(
+                loc,
+                "trace: the function seeds the random generator: each run of a graph draws on from where the generator is: seed it before the run");
         }
         graph = tracer.finish();
     } catch (...) {
@@ -166,7 +169,8 @@ class Program {
                 fail<ValueError>(loc, "trace: each input needs a name of its own, got \"{}\"", input.name);
             }
             if (static_cast<int>(input.dims.size()) > input.tensor.dim()) {
-                fail<ValueError>(loc, "trace: {} names of dimensions for the input {} of shape {}", input.dims.size(), input.name, input.tensor.shape());
+                fail<ValueError>(loc, "trace: {} names of dimensions for the input {} of shape {}", input.dims.size(), input.name,
+                                 input.tensor.shape());
             }
             for (std::size_t d = 0; d < input.dims.size(); ++d) {
                 dims_[i].push_back(formula_of(input.dims[d], input.tensor.size(static_cast<int>(d)), input, sizes_, loc));
@@ -216,7 +220,8 @@ class Program {
         const PauseRecording pause;
         if (!is_model_) own_constants(graph);
         for (const Graph::Update& update : graph.updates()) {
-            const auto input = static_cast<std::size_t>(std::find(graph.inputs().begin(), graph.inputs().end(), update.target) - graph.inputs().begin());
+            const auto input =
+                static_cast<std::size_t>(std::find(graph.inputs().begin(), graph.inputs().end(), update.target) - graph.inputs().begin());
             if (input == tensors.size() || inputs_[input].tensor.is_same(tensors[input])) continue;
             Tensor(inputs_[input].tensor).copy_(tensors[input]);
         }
@@ -251,7 +256,8 @@ class Program {
             } catch (const std::exception&) {
                 if (g != far_sample || g == 0) {  // of sizes that the program's user has never seen
                     rethrow_with_hint<ShapeError, IndexError, ValueError>(
-                        std::current_exception(), fmt::format("; trace ran this with {}, since these dimensions are named", shown_sizes(samples.sizes[g])));
+                        std::current_exception(),
+                        fmt::format("; trace ran this with {}, since these dimensions are named", shown_sizes(samples.sizes[g])));
                 }
                 samples.sizes.pop_back();  // the program does not take such sizes
                 samples.graphs.pop_back();
@@ -326,8 +332,7 @@ class Program {
         } catch (const ShapeError&) {
         } catch (const ValueError&) {
         } catch (const IndexError&) {
-        } catch (const OutOfMemory&) {
-        }
+        } catch (const OutOfMemory&) {}
     }
 
     Graph join(Samples& samples, bool many_samples = false) const {
@@ -403,8 +408,11 @@ class Program {
         const std::string how = difference_from_program(graph, fn_, with_sizes(sizes), is_model_, loc_);
         if (how.empty()) return;
         if (sizes.empty()) {
-            fail<TapeError>(loc_, "trace: called once more, the program does not do what it did: {}: a graph does always the same; what the program keeps from "
-                            "call to call is to be a tensor that it writes to in place, and its numbers those of Tapir's generator", how);
+            fail<TapeError>(
+                loc_,
+                "trace: called once more, the program does not do what it did: {}: a graph does always the same; what the program keeps from "
+                "call to call is to be a tensor that it writes to in place, and its numbers those of Tapir's generator",
+                how);
         }
         fail<TapeError>(loc_, "trace: with {} the graph does not do what the program does: {}: leave a dimension that decides on it without a name",
                         shown_sizes(sizes), how);
@@ -425,8 +433,10 @@ class Program {
             } catch (const Error&) {  // the program does not take such data: then this is not known
             }
             if (taken.empty()) continue;
-            fail<TapeError>(loc_, "trace: {}: a graph cannot hold what the program takes from a size that depends on data (of x[mask], nonzero, unique): "
-                            "choose with where() and sums instead", taken);
+            fail<TapeError>(loc_,
+                            "trace: {}: a graph cannot hold what the program takes from a size that depends on data (of x[mask], nonzero, unique): "
+                            "choose with where() and sums instead",
+                            taken);
         }
     }
 

@@ -45,8 +45,7 @@ struct TraceOptions {
 namespace detail {
 
 /// is_model: a file's, which takes long and may refuse sizes; graph and function are compared for fewer sizes then.
-Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options, const Loc& loc,
-            bool is_model = false);
+Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options, const Loc& loc, bool is_model = false);
 
 /// These with the parameters and buffers of fn, where it is a module, by their names there.
 template <class Fn>

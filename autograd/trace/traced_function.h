@@ -67,11 +67,20 @@ class Flattener {
     }
     template <class Results>
     void add(const Results& results) {
-        if constexpr (requires { results.begin()->first; results.begin()->second; }) {
+        if constexpr (requires {
+                          results.begin()->first;
+                          results.begin()->second;
+                      }) {
             for (const auto& [name, part] : results) add_part(name, part);
-        } else if constexpr (requires { results.begin()->name; results.begin()->tensor; }) {
+        } else if constexpr (requires {
+                                 results.begin()->name;
+                                 results.begin()->tensor;
+                             }) {
             for (const auto& [name, part] : results) add_part(name, part);
-        } else if constexpr (requires { results.begin(); results.end(); }) {
+        } else if constexpr (requires {
+                                 results.begin();
+                                 results.end();
+                             }) {
             int i = 0;
             for (const auto& part : results) add_part(i++, part);
         } else if constexpr (requires { std::tuple_size<Results>::value; }) {
@@ -79,8 +88,7 @@ class Flattener {
             std::apply([&](const auto&... parts) { (add_part(i++, parts), ...); }, results);
         } else {
             constexpr int count = member_count<Results>();
-            static_assert(count > 0,
-                          "the function is to give Tensors: one, a list, pair, tuple or map of them, or a struct of at most 4");
+            static_assert(count > 0, "the function is to give Tensors: one, a list, pair, tuple or map of them, or a struct of at most 4");
             const auto members = [&](const auto&... parts) {
                 int i = 0;
                 (add_member(i++, parts), ...);
@@ -128,7 +136,10 @@ class Flattener {
 };
 
 template <class Fn>
-inline constexpr bool is_module = requires(Fn& fn) { fn.named_parameters(); fn.named_buffers(); };
+inline constexpr bool is_module = requires(Fn& fn) {
+    fn.named_parameters();
+    fn.named_buffers();
+};
 /// std::ref(fn), std::cref(fn).
 template <class Fn>
 inline constexpr bool is_reference = requires(Fn& fn) { requires std::is_same_v<decltype(fn.get()), typename Fn::type&>; };
@@ -209,8 +220,7 @@ constexpr unsigned counts() {
 }
 
 template <class Fn, std::size_t... I>
-decltype(auto) call_with(Fn& fn, [[maybe_unused]] const std::vector<Tensor>& x, [[maybe_unused]] const Loc& loc,
-                         std::index_sequence<I...>) {
+decltype(auto) call_with(Fn& fn, [[maybe_unused]] const std::vector<Tensor>& x, [[maybe_unused]] const Loc& loc, std::index_sequence<I...>) {
     constexpr Way how = way<Fn, sizeof...(I)>;
     if constexpr (how == Way::arguments) {
         return fn(Argument{x[I], loc}...);
@@ -260,8 +270,7 @@ decltype(auto) call_least(Fn& fn, const std::vector<Tensor>& x, const Loc& loc) 
 }
 /// What a function of that type gives.
 template <class Fn>
-using ResultOf = std::decay_t<decltype(call_least(std::declval<Fn&>(), std::declval<const std::vector<Tensor>&>(),
-                                                  std::declval<const Loc&>()))>;
+using ResultOf = std::decay_t<decltype(call_least(std::declval<Fn&>(), std::declval<const std::vector<Tensor>&>(), std::declval<const Loc&>()))>;
 
 /// `what` takes it. Throws ValueError for a null function.
 template <class Fn>
@@ -300,9 +309,8 @@ TracedFunction traced(Fn& fn, const Loc& loc = Loc{}, const char* what = "trace"
 
 /// Takes tensors one by one, and no list.
 template <class Fn>
-concept FunctionOfTensors = !std::is_convertible_v<Fn, std::function<Tensor(const std::vector<Tensor>&)>> && requires {
-    requires counts<const Fn>() != 0;
-};
+concept FunctionOfTensors =
+    !std::is_convertible_v<Fn, std::function<Tensor(const std::vector<Tensor>&)>> && requires { requires counts<const Fn>() != 0; };
 /// A copy of it that takes them as a list. Throws ValueError, when it is called, for another number of tensors than it takes.
 template <class Fn>
 std::function<Tensor(const std::vector<Tensor>&)> of_list(const char* what, const Fn& fn, const Loc& loc) {
@@ -318,8 +326,7 @@ std::function<Tensor(const std::vector<Tensor>&)> of_list(const char* what, cons
 // A list as what a function gives.
 template <class Results>
 struct FromList {
-    static_assert(std::is_same_v<Results, Tensor>,
-                  "the function is to give a Tensor, a std::vector<Tensor>, or a pair or tuple of Tensors");
+    static_assert(std::is_same_v<Results, Tensor>, "the function is to give a Tensor, a std::vector<Tensor>, or a pair or tuple of Tensors");
     static Tensor get(std::vector<Tensor> list) { return std::move(list[0]); }
 };
 template <>
@@ -333,9 +340,7 @@ struct FromList<std::pair<Tensor, Tensor>> {
 template <class... T>
 struct FromList<std::tuple<T...>> {
     static std::tuple<T...> get(std::vector<Tensor> list) {
-        return [&]<std::size_t... I>(std::index_sequence<I...>) {
-            return std::tuple<T...>{std::move(list[I])...};
-        }(std::index_sequence_for<T...>());
+        return [&]<std::size_t... I>(std::index_sequence<I...>) { return std::tuple<T...>{std::move(list[I])...}; }(std::index_sequence_for<T...>());
     }
 };
 

@@ -38,8 +38,10 @@ std::string free_name(const Graph& graph, const std::string& name) {
 std::string hint_for_functions() {
     const char* function = function_in_forward();
     if (!function) return {};
-    return fmt::format("; or give {} a `static Tensor symbolic(const std::vector<Tensor>& x)`, the same by ops, which graphs take in place "
-                       "of its forward", function);
+    return fmt::format(
+        "; or give {} a `static Tensor symbolic(const std::vector<Tensor>& x)`, the same by ops, which graphs take in place "
+        "of its forward",
+        function);
 }
 
 }  // namespace
@@ -65,8 +67,7 @@ std::uint16_t next_trace() noexcept {
 Tracer::Tracer(const TraceOptions& options, const Loc& loc)
     : OpWatcher(/*calls_ops=*/false), named_(options.parameters), reads_(options.reads), last_line_(loc) {}
 
-Tracer::Tracer(Tracer& outer, const char* what)
-    : OpWatcher(/*calls_ops=*/false), reads_(TraceOptions::Reads::refuse), outer_(&outer), what_(what) {}
+Tracer::Tracer(Tracer& outer, const char* what) : OpWatcher(/*calls_ops=*/false), reads_(TraceOptions::Reads::refuse), outer_(&outer), what_(what) {}
 
 void Tracer::add_input(const std::string& name, const Tensor& x) {
     Graph::Value* value = graph_.add_input(name, x.dtype(), sizes_of(x.impl()), x.device());
@@ -102,9 +103,7 @@ void KeptGradient::put_back() const {
 // before, and a graph begins each run without. The two do the same where the program forgets the gradients first, or at the end.
 
 // With gradient_mutex() held.
-Tracer::Leaf& Tracer::note_leaf(const Tensor& x) {
-    return leaves_.try_emplace(x.impl(), Leaf{KeptGradient(x), false, false, Loc{}}).first->second;
-}
+Tracer::Leaf& Tracer::note_leaf(const Tensor& x) { return leaves_.try_emplace(x.impl(), Leaf{KeptGradient(x), false, false, Loc{}}).first->second; }
 
 std::vector<KeptGradient> Tracer::take_gradients() {
     std::vector<KeptGradient> result;
@@ -120,8 +119,10 @@ static std::string shown_name(const Tensor& leaf) {
 }
 
 void Tracer::fail_old_gradient(const Tensor& leaf, const Loc& loc) const {
-    fail<TapeError>(loc, "{}: the gradient of {} was there before the trace, and a graph would add to it, or use it, as it is now "
-                    "in each run: zero_grad() first", what_, shown_name(leaf));
+    fail<TapeError>(loc,
+                    "{}: the gradient of {} was there before the trace, and a graph would add to it, or use it, as it is now "
+                    "in each run: zero_grad() first",
+                    what_, shown_name(leaf));
 }
 
 // Something that the program uses is a gradient that was there before.
@@ -167,8 +168,10 @@ void Tracer::note_addition(const Tensor& leaf) {
     if (leaf.impl()->trace == detail::thread.trace) return;
     const Loc loc = detail::caller(last_line_);
     if (outer_) {
-        fail<TapeError>(loc, "{}: a function that is traced adds to the gradient of {}, which it did not make; a graph cannot hold that: "
-                        "give the gradient back instead, as Tape::gradient() does", what_, shown_name(leaf));
+        fail<TapeError>(loc,
+                        "{}: a function that is traced adds to the gradient of {}, which it did not make; a graph cannot hold that: "
+                        "give the gradient back instead, as Tape::gradient() does",
+                        what_, shown_name(leaf));
     }
     Leaf& noted = note_leaf(leaf);
     if (noted.is_reset || noted.added_at.line()) return;
@@ -190,9 +193,11 @@ void Tracer::check_left_gradients() const {
         value = own;
     }
     if (!first) return;
-    fail<TapeError>(first->added_at, "{}: this backward leaves the gradient of {} for the program's next run to add to, but each run of "
+    fail<TapeError>(first->added_at,
+                    "{}: this backward leaves the gradient of {} for the program's next run to add to, but each run of "
                     "a graph would begin without: let the program call zero_grad() first, or take gradients that are kept nowhere, by "
-                    "Tape::gradient()", what_, shown_name(first->kept.leaf()));
+                    "Tape::gradient()",
+                    what_, shown_name(first->kept.leaf()));
 }
 
 // A tensor that is known and has the same elements, as detach() gives them.
@@ -201,7 +206,7 @@ Tracer::Seen* Tracer::alias_of(const Tensor& x) {
     if (__atomic_load_n(&x.impl()->storage->refs, __ATOMIC_ACQUIRE) == 1) return nullptr;
     const auto is_it = [&x](const Tensor& other) {
         return other.shares_storage(x) && !other.is_same(x) && other.impl()->data == x.impl()->data && other.dtype() == x.dtype() &&
-               other.shape() == x.shape() && other.strides() == x.strides();
+            other.shape() == x.shape() && other.strides() == x.strides();
     };
     Seen* first = nullptr;  // there may be several: the same one in each run of the program
     for (auto& [impl, s] : seen_) {
@@ -227,7 +232,8 @@ void Tracer::note_stop(const Tensor& x, GradientStop stop) {
     if (inner_) return inner_->note_stop(x, stop);
     if (!is_floating(x.dtype())) return;
     if (const auto known = seen_.find(x.impl()); known != seen_.end()) {
-        const bool is_detached = known->second.stop == GradientStop::detached && no_grad_depth() > no_grad_;  // the function is called within a NoGradScope
+        const bool is_detached =
+            known->second.stop == GradientStop::detached && no_grad_depth() > no_grad_;  // the function is called within a NoGradScope
         if (!is_detached) known->second.stop = stop;
         known->second.is_of_forward = function_in_forward() != nullptr;
     } else {
@@ -321,15 +327,22 @@ Tracer::Seen& Tracer::seen(const Tensor& x, const Loc& loc) {
     }
     if (x.impl()->trace == detail::thread.trace) {
         if (x.impl()->flags & TensorImpl::kRequiresGrad) {
-            fail<TapeError>(loc, "trace: a parameter of shape {} is made in the function that is traced: each run of the graph would begin with "
-                            "another one; make it, or its module, before the trace", x.shape());
+            fail<TapeError>(loc,
+                            "trace: a parameter of shape {} is made in the function that is traced: each run of the graph would begin with "
+                            "another one; make it, or its module, before the trace",
+                            x.shape());
         }
-        fail<TapeError>(loc, "trace: a tensor of shape {} was made in the trace in a way that a graph cannot hold, or in an earlier call of the function (trace calls it "
-                        "several times) and kept: make it anew in each call, or before the trace", x.shape());
+        fail<TapeError>(loc,
+                        "trace: a tensor of shape {} was made in the trace in a way that a graph cannot hold, or in an earlier call of the function "
+                        "(trace calls it "
+                        "several times) and kept: make it anew in each call, or before the trace",
+                        x.shape());
     }
     if (is_of_other_thread(x.impl()->trace)) {
-        fail<TapeError>(loc, "trace: a tensor of shape {} was made by another thread since the trace began; a graph would hold it as a "
-                        "constant. Compute in this thread, or make it an input", x.shape());
+        fail<TapeError>(loc,
+                        "trace: a tensor of shape {} was made by another thread since the trace began; a graph would hold it as a "
+                        "constant. Compute in this thread, or make it an input",
+                        x.shape());
     }
     const auto given = std::find_if(named_.begin(), named_.end(), [&](const auto& named) { return named.second.is_same(x); });
     const AutogradMeta* meta = x.impl()->meta;
@@ -393,8 +406,10 @@ Graph::Value* Tracer::current(Seen& s, const Loc& loc) {
 void Tracer::check_exposed(const Tensor& x) const {
     for (const Exposed& e : exposed_) {
         if (!e.tensor.shares_storage(x) || e.version != version_of(e.tensor) || same_elements(e.tensor, e.copy)) continue;
-        fail<TapeError>(e.loc, "trace: the program wrote through the address that data() gave it; a graph cannot hold that: write by ops, "
-                        "or before the trace{}", hint_for_functions());
+        fail<TapeError>(e.loc,
+                        "trace: the program wrote through the address that data() gave it; a graph cannot hold that: write by ops, "
+                        "or before the trace{}",
+                        hint_for_functions());
     }
 }
 
@@ -445,8 +460,10 @@ void Tracer::before_write(const Tensor& self) {
     }
     if (outer_) {
         if (found == seen_.end() || is_outer(found->second)) {
-            fail<TapeError>(last_line_, "{}: a function that is traced writes to a tensor of shape {} that it did not make; a graph cannot "
-                            "hold that: give the new value back instead", what_, self.shape());
+            fail<TapeError>(last_line_,
+                            "{}: a function that is traced writes to a tensor of shape {} that it did not make; a graph cannot "
+                            "hold that: give the new value back instead",
+                            what_, self.shape());
         }
         current(found->second, last_line_);
         return;
@@ -454,8 +471,10 @@ void Tracer::before_write(const Tensor& self) {
     const auto is_same = [&self](const Tensor& number) { return number.shares_storage(self); };
     if (std::any_of(numbers_.begin(), numbers_.end(), is_same)) {
         const Loc& line = detail::thread.op_loc;
-        fail<TapeError>(line.line() ? line : last_line_, "trace: the program writes to a number of shape {} after a branch or loop used it, in which it is a "
-                        "constant: give it to cond(), while_loop() or scan() as an operand", self.shape());
+        fail<TapeError>(line.line() ? line : last_line_,
+                        "trace: the program writes to a number of shape {} after a branch or loop used it, in which it is a "
+                        "constant: give it to cond(), while_loop() or scan() as an operand",
+                        self.shape());
     }
     const Tensor* whole = &self;
     if (found != seen_.end()) {
@@ -654,12 +673,14 @@ void Tracer::read(const char* what, const Tensor& x, const Loc& caller) {
     if (!is_address && is_fixed(value)) return;
     if (reads_ == TraceOptions::Reads::refuse) {
         const Graph::Node* maker = value->maker;
-        const std::string made = maker ? fmt::format("that {} made at {}", maker->op, file_and_line(maker->loc))
-                                       : fmt::format("of {}", value->name);
-        fail<TapeError>(loc, "trace: {}(){} reads a value {}: what the program does next may depend on it, but a graph does always the "
-                        "same. Compute with the tensor (where(), cond(), while_loop()){}{}", what, caller.line() ? "" : ", on this line or after it,", made,
-                        outer_ ? "; branches and bodies have no guards" : ", or trace with TraceOptions::Reads::guard for a graph that holds for this value only",
-                        hint_for_functions());
+        const std::string made = maker ? fmt::format("that {} made at {}", maker->op, file_and_line(maker->loc)) : fmt::format("of {}", value->name);
+        fail<TapeError>(
+            loc,
+            "trace: {}(){} reads a value {}: what the program does next may depend on it, but a graph does always the "
+            "same. Compute with the tensor (where(), cond(), while_loop()){}{}",
+            what, caller.line() ? "" : ", on this line or after it,", made,
+            outer_ ? "; branches and bodies have no guards" : ", or trace with TraceOptions::Reads::guard for a graph that holds for this value only",
+            hint_for_functions());
     }
     const Tensor now = copy();
     graph_.add_guard({value, now, what, loc});

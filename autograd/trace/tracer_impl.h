@@ -94,7 +94,7 @@ class Tracer : public OpWatcher {
     struct Seen {
         Tensor tensor;  // held, so that its address stays its own
         Graph::Value* value;
-        std::uint32_t version;   // of the storage, for which `value` holds
+        std::uint32_t version;             // of the storage, for which `value` holds
         const TensorImpl* base = nullptr;  // that it is a view of
         Graph::Node* view = nullptr;       // how; null: it is the same elements in the same shape (detach())
         Graph::Value* outer = nullptr;     // what it was before the trace; null: the trace made it
@@ -124,7 +124,7 @@ class Tracer : public OpWatcher {
         KeptGradient kept;
         bool is_reset = false;  // the program has forgotten the gradient that was there
         bool is_changed = false;
-        Loc added_at;           // where one was added to none, though the program had not made sure that there is none
+        Loc added_at;  // where one was added to none, though the program had not made sure that there is none
     };
     Leaf& note_leaf(const Tensor& x);
     [[noreturn]] void fail_old_gradient(const Tensor& leaf, const Loc& loc) const;
@@ -137,7 +137,7 @@ class Tracer : public OpWatcher {
 
     Graph graph_;
     std::unordered_map<const TensorImpl*, Seen> seen_;
-    std::vector<const TensorImpl*> made_;  // by the trace, in order, of those in seen_
+    std::vector<const TensorImpl*> made_;               // by the trace, in order, of those in seen_
     std::unordered_map<const TensorImpl*, int> views_;  // how many of seen_ are views of it
     std::unordered_map<const OpInfo*, const OpForm*> forms_;
     std::vector<std::pair<std::string, Tensor>> named_;  // parameters, by the names that they shall have
@@ -149,7 +149,7 @@ class Tracer : public OpWatcher {
         bool is_of_forward;
     };
     std::unordered_map<const TensorImpl*, Stop> stops_;  // that were not used yet
-    int no_grad_ = 0;  // how many NoGradScopes there were when it began
+    int no_grad_ = 0;                                    // how many NoGradScopes there were when it began
     friend class TracerScope;
     std::unordered_map<const TensorImpl*, Leaf> leaves_;
     TraceOptions::Reads reads_;

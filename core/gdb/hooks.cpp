@@ -22,8 +22,8 @@ namespace tapir {
 
 extern "C" {
 // Kept where nothing but a debugger uses them.
-[[gnu::used, gnu::retain]] constinit GdbState tapir_gdb_state{
-    .watching_ops = &detail::watching_ops.value, .tables = {tapir_gdb_layout, tapir_gdb_allocator}};
+[[gnu::used, gnu::retain]] constinit GdbState tapir_gdb_state{.watching_ops = &detail::watching_ops.value,
+                                                              .tables = {tapir_gdb_layout, tapir_gdb_allocator}};
 // Of different code, so that neither the compiler nor the linker makes one of them.
 [[gnu::used, gnu::retain, gnu::noinline]] void tapir_gdb_op() { asm volatile("nop" ::: "memory"); }
 [[gnu::used, gnu::retain, gnu::noinline]] void tapir_gdb_nonfinite() { asm volatile("nop\n\tnop" ::: "memory"); }

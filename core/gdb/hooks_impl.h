@@ -26,8 +26,8 @@ struct GdbLog {
     GdbLog* next = nullptr;
     std::int32_t thread = 0;  // as the system numbers them
     std::int32_t tapes = 0;
-    std::size_t begin = 0;    // of the innermost tape
-    Loc opened{};             // the same
+    std::size_t begin = 0;  // of the innermost tape
+    Loc opened{};           // the same
 };
 
 struct GdbState {

@@ -20,9 +20,8 @@ static_assert(sizeof(std::vector<void*>) == 3 * sizeof(void*), "begin, end, end 
 
 // What of graphs is private.
 struct gdb::GraphLayout {
-    static constexpr std::size_t terms = offsetof(SymInt, terms_), constant = offsetof(SymInt, constant_),
-                                 divisor = offsetof(SymInt, divisor_), after = offsetof(SymInt, after_),
-                                 inputs = offsetof(Graph, inputs_), parameters = offsetof(Graph, parameters_),
+    static constexpr std::size_t terms = offsetof(SymInt, terms_), constant = offsetof(SymInt, constant_), divisor = offsetof(SymInt, divisor_),
+                                 after = offsetof(SymInt, after_), inputs = offsetof(Graph, inputs_), parameters = offsetof(Graph, parameters_),
                                  nodes = offsetof(Graph, nodes_), outputs = offsetof(Graph, outputs_);
 };
 using Value = Graph::Value;
@@ -199,7 +198,8 @@ asm(".pushsection \".debug_gdb_scripts\", \"MS\",%progbits,1\n"
     ".ascii \"tapir_gdb.py\\n\"\n"
     ".ascii \"import sys, types\\nsys.modules['tapir_gdb'] = types.ModuleType('tapir_gdb')\\n\"\n"
     ".ascii \"exec(compile(r'''\"\n"
-    ".incbin \"" TAPIR_GDB_SCRIPT "\"\n"
+    ".incbin \"" TAPIR_GDB_SCRIPT
+    "\"\n"
     ".ascii \"''', 'tapir_gdb.py', 'exec'), sys.modules['tapir_gdb'].__dict__)\\n\"\n"
     ".byte 0\n"
     ".popsection\n");

@@ -21,9 +21,6 @@ struct LayoutEntry {
 }  // namespace tapir::gdb
 
 /// "Record.loc": where it is.
-#define TAPIR_GDB_OFFSET(Type, member) \
-    { #Type "." #member, offsetof(Type, member) }
-#define TAPIR_GDB_SIZE(Type) \
-    { "sizeof." #Type, sizeof(Type) }
-#define TAPIR_GDB_FLAG(Type, flag) \
-    { #Type "." #flag, Type::flag }
+#define TAPIR_GDB_OFFSET(Type, member) {#Type "." #member, offsetof(Type, member)}
+#define TAPIR_GDB_SIZE(Type) {"sizeof." #Type, sizeof(Type)}
+#define TAPIR_GDB_FLAG(Type, flag) {#Type "." #flag, Type::flag}

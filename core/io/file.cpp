@@ -80,7 +80,7 @@ constinit StepHook step_hook = nullptr;
 InputFile::InputFile(const char* op, const std::string& path, const Loc& loc)
     : op_(op), path_(path), loc_(loc), descriptor_(open_to_read(op, path, loc)) {
     if (descriptor_ < 0) fail<FileError>(loc_, "{}: {}: {}", op_, path_, reason());
-    struct stat status {};
+    struct stat status{};
     const bool known = ::fstat(descriptor_, &status) == 0;
     if (!known || !S_ISREG(status.st_mode)) {
         const std::string why = known ? "not a regular file" : reason();
@@ -116,12 +116,12 @@ void InputFile::stop_memory() const { fail<OutOfMemory>(loc_, "{}: {}: no memory
 
 AtomicFile::AtomicFile(const char* op, const std::string& path, const Loc& loc) : op_(op), path_(path), target_(path), loc_(loc) {
     check_path(op, path, loc);
-    struct stat status {};
+    struct stat status{};
     const bool exists = ::stat(path.c_str(), &status) == 0;
     if (exists && !S_ISREG(status.st_mode)) {
         fail<FileError>(loc_, "{}: {}: exists and is not a regular file", op_, path_);
     }
-    struct stat link {};
+    struct stat link{};
     if (exists && ::lstat(path.c_str(), &link) == 0 && S_ISLNK(link.st_mode)) {  // the link stays, what it leads to is replaced
         char* const real = ::realpath(path.c_str(), nullptr);
         if (!real) fail<FileError>(loc_, "{}: {}: {}", op_, path_, reason());
@@ -144,9 +144,7 @@ AtomicFile::~AtomicFile() {
     if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
-void AtomicFile::fail_system(const char* what) const {
-    fail<FileError>(loc_, "{}: {}: {}: {}", op_, path_, what, reason());
-}
+void AtomicFile::fail_system(const char* what) const { fail<FileError>(loc_, "{}: {}: {}: {}", op_, path_, what, reason()); }
 
 void AtomicFile::write(const void* from, std::size_t count) {
     overwrite(size_, from, count);
@@ -197,8 +195,6 @@ std::uint64_t tapir::max_unpacked_bytes() noexcept {
     const std::uint64_t most = io::most_unpacked.load(std::memory_order_relaxed);
     return most > 0 ? most : io::quarter_of_memory();
 }
-void tapir::set_max_unpacked_bytes(std::uint64_t bytes) noexcept {
-    io::most_unpacked.store(bytes > 0 ? bytes : 1, std::memory_order_relaxed);
-}
+void tapir::set_max_unpacked_bytes(std::uint64_t bytes) noexcept { io::most_unpacked.store(bytes > 0 ? bytes : 1, std::memory_order_relaxed); }
 
 void tapir::write_file(const TextArg& path, TextViewArg contents, Loc loc) { io::write_file("write_file", path, contents, loc); }

@@ -73,8 +73,7 @@ struct Deflater::State {
     unsigned char buffer[kChunk];
 };
 
-Deflater::Deflater(const char* op, const Loc& loc, Sink sink)
-    : state_(new State{.op = op, .loc = loc, .sink = std::move(sink), .buffer = {}}) {
+Deflater::Deflater(const char* op, const Loc& loc, Sink sink) : state_(new State{.op = op, .loc = loc, .sink = std::move(sink), .buffer = {}}) {
     if (deflateInit2(&state_->stream, Z_DEFAULT_COMPRESSION, Z_DEFLATED, -MAX_WBITS, 8, Z_DEFAULT_STRATEGY) != Z_OK) {
         fail<FileError>(loc, "{}: no memory for zlib", op);
     }
@@ -122,9 +121,7 @@ Inflater::Inflater(const InputFile& file, std::uint64_t, std::uint64_t, Wrapping
 Inflater::~Inflater() = default;
 std::size_t Inflater::read(void*, std::size_t) { return 0; }
 
-Deflater::Deflater(const char* op, const Loc& loc, Sink) {
-    fail<FileError>(loc, "{}: this build of tapir has no zlib to compress with", op);
-}
+Deflater::Deflater(const char* op, const Loc& loc, Sink) { fail<FileError>(loc, "{}: this build of tapir has no zlib to compress with", op); }
 Deflater::~Deflater() = default;
 void Deflater::run(int) {}
 void Deflater::write(const void*, std::size_t) {}

@@ -12,12 +12,14 @@ using namespace std::string_view_literals;
 
 constexpr std::size_t kMostRead = 4096;
 
-constexpr char kTorch[] = "a file of PyTorch's torch.save(): in Python, write its tensors with safetensors.torch.save_file(), and call "
-                          "load_safetensors() or nn::load()";
+constexpr char kTorch[] =
+    "a file of PyTorch's torch.save(): in Python, write its tensors with safetensors.torch.save_file(), and call "
+    "load_safetensors() or nn::load()";
 
-constexpr char kTorchScript[] = "a TorchScript archive of PyTorch's torch.jit.save(), which has a program in it: in Python, write the "
-                                "state_dict() of torch.jit.load(path) with safetensors.torch.save_file(), and call load_safetensors() or "
-                                "nn::load()";
+constexpr char kTorchScript[] =
+    "a TorchScript archive of PyTorch's torch.jit.save(), which has a program in it: in Python, write the "
+    "state_dict() of torch.jit.load(path) with safetensors.torch.save_file(), and call load_safetensors() or "
+    "nn::load()";
 
 // Whether a zip archive has a member in a folder "code" below another: torch.jit.save() writes the program there, behind the tensors, so
 // that the beginning is that of torch.save(). Looks into the archive's directory, which lies before its last 22 bytes.

@@ -124,9 +124,8 @@ class HeaderParser {
         const std::string_view word = string();
         const char order = word.empty() ? '\0' : word[0];
         const auto types = io::stored_types();
-        const auto found = std::find_if(types.begin(), types.end(), [&](const io::StoredType& t) {
-            return !word.empty() && t.npy && word.substr(1) == t.npy;
-        });
+        const auto found =
+            std::find_if(types.begin(), types.end(), [&](const io::StoredType& t) { return !word.empty() && t.npy && word.substr(1) == t.npy; });
         if (found == types.end() || (order != '<' && order != '>' && order != '=' && order != '|')) {
             stop("the dtype " + shown(word) + ", which tapir does not have");
         }
@@ -218,8 +217,8 @@ std::string header_of(const char* op, const Tensor& t, const std::string& what, 
     const auto types = io::stored_types();
     const auto type = std::find_if(types.begin(), types.end(), [&](const io::StoredType& stored) { return stored.dtype == dtype; });
     const Shape shape = t.shape();
-    std::string text = fmt::format("{{'descr': '{}{}', 'fortran_order': False, 'shape': ({}{}), }}", type->size == 1 ? '|' : '<',
-                                   type->npy, fmt::join(shape, ", "), t.dim() == 1 ? "," : "");
+    std::string text = fmt::format("{{'descr': '{}{}', 'fortran_order': False, 'shape': ({}{}), }}", type->size == 1 ? '|' : '<', type->npy,
+                                   fmt::join(shape, ", "), t.dim() == 1 ? "," : "");
     std::string start(kMagic, kMagicSize);
     start += "\x01";
     start += '\0';
@@ -234,8 +233,7 @@ std::string header_of(const char* op, const Tensor& t, const std::string& what, 
 
 // --- Archives --------------------------------------------------------------------------------------------------------------
 
-constexpr std::uint32_t kLocalMark = 0x04034b50, kEntryMark = 0x02014b50, kEndMark = 0x06054b50, kEnd64Mark = 0x06064b50,
-                        kLocatorMark = 0x07064b50;
+constexpr std::uint32_t kLocalMark = 0x04034b50, kEntryMark = 0x02014b50, kEndMark = 0x06054b50, kEnd64Mark = 0x06064b50, kLocatorMark = 0x07064b50;
 constexpr std::size_t kLocalSize = 30, kEntrySize = 46, kEndSize = 22, kEnd64Size = 56, kLocatorSize = 20;
 constexpr std::uint16_t kStored = 0, kDeflated = 8;
 constexpr std::uint16_t kEncryptedFlag = 1, kUtf8Flag = 1 << 11;
@@ -310,9 +308,7 @@ void read_extra64(Entry& e, const std::byte* extra, std::size_t length, bool has
     if (e.size == kAbsent || e.packed == kAbsent || e.offset == kAbsent) file.stop("the archive lacks the size of " + shown(e.name));
 }
 
-std::string array_name(const std::string& member) {
-    return member.ends_with(".npy") ? member.substr(0, member.size() - 4) : member;
-}
+std::string array_name(const std::string& member) { return member.ends_with(".npy") ? member.substr(0, member.size() - 4) : member; }
 
 std::vector<Entry> read_directory(const io::InputFile& file) {
     const Directory d = find_directory(file);
@@ -331,8 +327,12 @@ std::vector<Entry> read_directory(const io::InputFile& file) {
         at += kEntrySize;
         if (bytes.size() - at < name + extra + comment) file.stop(fmt::format("entry {} of the archive's directory is damaged", i));
         Entry e{std::string(reinterpret_cast<const char*>(bytes.data() + at), name),
-                number_at<std::uint16_t>(from + 8), number_at<std::uint16_t>(from + 10), number_at<std::uint32_t>(from + 16),
-                number_at<std::uint32_t>(from + 20), number_at<std::uint32_t>(from + 24), number_at<std::uint32_t>(from + 42)};
+                number_at<std::uint16_t>(from + 8),
+                number_at<std::uint16_t>(from + 10),
+                number_at<std::uint32_t>(from + 16),
+                number_at<std::uint32_t>(from + 20),
+                number_at<std::uint32_t>(from + 24),
+                number_at<std::uint32_t>(from + 42)};
         read_extra64(e, bytes.data() + at + name, extra, true, file);
         at += name + extra + comment;
         // "a" and "a.npy" are one name: that of the array.
@@ -411,8 +411,8 @@ void append(std::string& to, std::initializer_list<std::pair<std::uint64_t, int>
 // always, so that one form does for members of any size. The time is the format's first: files depend on what is in them only.
 void append_common(std::string& to, const Entry& e, std::size_t extra) {
     constexpr std::uint64_t kVersion = 45, kTime = 0, kDate = 1 << 5 | 1, kIn64 = 0xFFFFFFFF;
-    append(to, {{kVersion, 2}, {e.flags, 2}, {e.method, 2}, {kTime, 2}, {kDate, 2}, {e.crc, 4}, {kIn64, 4}, {kIn64, 4}, {e.name.size(), 2},
-                {extra, 2}});
+    append(to,
+           {{kVersion, 2}, {e.flags, 2}, {e.method, 2}, {kTime, 2}, {kDate, 2}, {e.crc, 4}, {kIn64, 4}, {kIn64, 4}, {e.name.size(), 2}, {extra, 2}});
 }
 
 std::string local_header(const Entry& e) {
@@ -494,9 +494,8 @@ void save_npz(const TextArg& path, const NamedTensors& tensors, bool compressed,
         e.packed = e.size;
         std::string packed;
         if (compressed) {
-            io::Deflater deflater("save_npz", loc, [&](const void* from, std::size_t count) {
-                packed.append(static_cast<const char*>(from), count);
-            });
+            io::Deflater deflater("save_npz", loc,
+                                  [&](const void* from, std::size_t count) { packed.append(static_cast<const char*>(from), count); });
             deflater.write(headers[i].data(), headers[i].size());
             deflater.write(t.raw_data(), t.nbytes());
             deflater.finish();

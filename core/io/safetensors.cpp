@@ -180,8 +180,19 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
  private:
     enum class Place {
-        start, header, before_metadata, metadata, metadata_value, before_tensor, tensor, before_dtype, before_shape, shape,
-        before_offsets, offsets, done,
+        start,
+        header,
+        before_metadata,
+        metadata,
+        metadata_value,
+        before_tensor,
+        tensor,
+        before_dtype,
+        before_shape,
+        shape,
+        before_offsets,
+        offsets,
+        done,
     };
 
     bool tensor_key(const std::string& word) {
@@ -194,7 +205,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
             e.offsets = 0;
             place_ = Place::before_offsets;
         } else {
-            return stop("the tensor " + shown(e.name) + " has " + shown(word) + " twice, or where only dtype, shape and "
+            return stop("the tensor " + shown(e.name) + " has " + shown(word) +
+                        " twice, or where only dtype, shape and "
                         "data_offsets may be");
         }
         return true;
@@ -224,8 +236,10 @@ Header read_header(const char* op, const io::InputFile& file, const std::string&
     if (file.size() < sizeof length) file.stop("shorter than 8 bytes" + io::kind_of(file));
     file.read(0, &length, sizeof length);
     if (length > kLargestHeader) {
-        file.stop(fmt::format("not a safetensors file: that begins with its header's length, and the first 8 bytes here would be a "
-                              "header of {} bytes{}", length, io::kind_of(file)));
+        file.stop(
+            fmt::format("not a safetensors file: that begins with its header's length, and the first 8 bytes here would be a "
+                        "header of {} bytes{}",
+                        length, io::kind_of(file)));
     }
     if (length > file.size() - sizeof length) {
         file.stop(fmt::format("a header of {} bytes does not fit into the file's {}{}", length, file.size(), io::kind_of(file)));
@@ -247,18 +261,17 @@ void check_layout(const char* op, const std::vector<Entry>& entries, std::uint64
     for (const Entry& e : entries) {
         const std::int64_t bytes = bytes_in_file(e.shape, e.type);
         if (e.begin > e.end || e.end > data_bytes) {
-            fail<FileError>(loc, "{}: {}: the tensor {} has data_offsets [{}, {}] in {} bytes of data", op, path,
-                            shown(e.name), e.begin, e.end, data_bytes);
+            fail<FileError>(loc, "{}: {}: the tensor {} has data_offsets [{}, {}] in {} bytes of data", op, path, shown(e.name), e.begin, e.end,
+                            data_bytes);
         }
         if (bytes < 0 || static_cast<std::uint64_t>(bytes) != e.end - e.begin) {
-            fail<FileError>(loc, "{}: {}: the tensor {} of shape {} and dtype {} does not have {} bytes", op, path,
-                            shown(e.name), e.shape, e.type.safetensors, e.end - e.begin);
+            fail<FileError>(loc, "{}: {}: the tensor {} of shape {} and dtype {} does not have {} bytes", op, path, shown(e.name), e.shape,
+                            e.type.safetensors, e.end - e.begin);
         }
         order.push_back(&e);
     }
-    std::sort(order.begin(), order.end(), [](const Entry* a, const Entry* b) {
-        return a->begin != b->begin ? a->begin < b->begin : a->end < b->end;
-    });
+    std::sort(order.begin(), order.end(),
+              [](const Entry* a, const Entry* b) { return a->begin != b->begin ? a->begin < b->begin : a->end < b->end; });
     std::uint64_t position = 0;
     for (const Entry* e : order) {
         if (e->begin != position) {
@@ -309,11 +322,10 @@ NamedTensors io::load_safetensors(const char* op, const std::string& path, FileM
         std::vector<std::byte> raw(e.type.convert ? static_cast<std::size_t>(e.end - e.begin) : 0);
         void* const bytes_in_file = e.type.convert ? raw.data() : t.raw_data();
         file.read(header.data_start + e.begin, bytes_in_file, static_cast<std::size_t>(e.end - e.begin));
-        if (header.checksum.is_wanted())
-            header.checksum.add(io::crc32c(0, bytes_in_file, static_cast<std::size_t>(e.end - e.begin)));
+        if (header.checksum.is_wanted()) header.checksum.add(io::crc32c(0, bytes_in_file, static_cast<std::size_t>(e.end - e.begin)));
         if (e.type.convert && !e.type.convert(raw.data(), t.raw_data(), t.numel())) {
-            file.stop(fmt::format("the tensor {} has a number of the dtype {} that does not fit into {}", shown(e.name),
-                                  e.type.safetensors, name(e.type.dtype)));
+            file.stop(fmt::format("the tensor {} has a number of the dtype {} that does not fit into {}", shown(e.name), e.type.safetensors,
+                                  name(e.type.dtype)));
         }
         if (e.type.dtype == bool_) {  // any byte may be in the file, but a bool is 0 or 1
             auto* bytes = static_cast<unsigned char*>(t.raw_data());
@@ -321,8 +333,7 @@ NamedTensors io::load_safetensors(const char* op, const std::string& path, FileM
         }
         result.push_back({std::move(e.name), std::move(t)});
     }
-    if (!header.checksum.is_right())
-        file.stop("it is damaged: its bytes have another checksum than those that were saved");
+    if (!header.checksum.is_right()) file.stop("it is damaged: its bytes have another checksum than those that were saved");
     if (metadata) *metadata = std::move(header.metadata);
     return result;
 }
@@ -333,9 +344,8 @@ void io::save_safetensors(const char* op, const std::string& path, const NamedTe
     // In the data, wider elements come first, so that every tensor is aligned.
     std::vector<std::size_t> order(tensors.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-        return itemsize(tensors[a].tensor.dtype()) > itemsize(tensors[b].tensor.dtype());
-    });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return itemsize(tensors[a].tensor.dtype()) > itemsize(tensors[b].tensor.dtype()); });
     std::vector<std::uint64_t> begin(tensors.size());
     std::uint64_t position = 0;
     for (const std::size_t i : order) {
@@ -350,9 +360,8 @@ void io::save_safetensors(const char* op, const std::string& path, const NamedTe
     header += "}";
     for (std::size_t i = 0; i < tensors.size(); ++i) {
         const Tensor& t = tensors[i].tensor;
-        header += fmt::format(",{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
-                              quoted(op, tensors[i].name, loc), word_of(t.dtype()), fmt::join(t.shape(), ","), begin[i],
-                              begin[i] + t.nbytes());
+        header += fmt::format(",{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", quoted(op, tensors[i].name, loc),
+                              word_of(t.dtype()), fmt::join(t.shape(), ","), begin[i], begin[i] + t.nbytes());
     }
     header += "}";
     while (header.size() % 8 != 0) header += ' ';

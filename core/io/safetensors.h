@@ -25,8 +25,7 @@ using FileMetadata = std::vector<std::pair<std::string, std::string>>;
 /// Writes a new file beside `path`, flushes it to the disk and renames it: at any moment `path` is the old file or the whole
 /// new one. Throws FileError when writing fails, ValueError for undefined tensors, and for names that are used twice, are
 /// not UTF-8, or are "__metadata__".
-void save_safetensors(const TextArg& path, const NamedTensors& tensors, const FileMetadata& metadata = {},
-                      Loc loc = Loc::current());
+void save_safetensors(const TextArg& path, const NamedTensors& tensors, const FileMetadata& metadata = {}, Loc loc = Loc::current());
 
 /// The tensors of a file in the order of its header. Dtypes F64 F32 F16 BF16 I64 I32 U8 BOOL stay what they are; others become the next
 /// one that holds their values: I8 I16 U16 int32, U32 and U64 int64, F8_E4M3 and F8_E5M2 float32. Fills `metadata` where given.

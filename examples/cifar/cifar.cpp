@@ -32,9 +32,7 @@ struct Net : nn::Module {
     nn::Linear local3{64 * 6 * 6, 384}, local4{384, 192}, softmax_linear{192, 10};
     nn::MaxPool2d pool{3, {.stride = 2, .padding = 1}};
     nn::LocalResponseNorm norm{9, 0.001, 0.75, 1};
-    void members(nn::Members& m) override {
-        m("conv1", conv1)("conv2", conv2)("local3", local3)("local4", local4)("softmax_linear", softmax_linear);
-    }
+    void members(nn::Members& m) override { m("conv1", conv1)("conv2", conv2)("local3", local3)("local4", local4)("softmax_linear", softmax_linear); }
     Tensor forward(const Tensor& x) const {  // (batch, 3, 24, 24)
         const Tensor h = norm(pool(relu(conv1(x)))), g = pool(norm(relu(conv2(h))));
         return softmax_linear(relu(local4(relu(local3(g.flatten(1))))));
@@ -117,7 +115,8 @@ void run(int argc, char** argv) {
     data::DataLoader loader(noisy, {.batch_size = o.batch, .shuffle = true, .num_workers = 1, .seed = o.seed});
     const std::int64_t steps = o.epochs * loader.size();
     optim::CosineAnnealingLR schedule(sgd, {.T_max = steps});
-    fmt::print("{} images of classes {}, {} parameters{}\n", train.size(), o.classes, net.parameter_count(), o.pretrained.empty() ? "" : ", pretrained");
+    fmt::print("{} images of classes {}, {} parameters{}\n", train.size(), o.classes, net.parameter_count(),
+               o.pretrained.empty() ? "" : ", pretrained");
 
     show::TrainingLog log(o.log_dir);
     show::Progress progress(steps);
@@ -146,7 +145,8 @@ void run(int argc, char** argv) {
         progress.print(fmt::format("epoch {}  loss {:.4f}  test accuracy {:.4f}", epoch, losses.y.back(), tested));
     }
     if (!o.save.empty()) nn::save(net, o.save);
-    show::write_chart(o.chart, {losses, accuracies}, {.title = "The network of the CIFAR-10 tutorial", .x_label = "epoch", .y_label = "loss, accuracy"});
+    show::write_chart(o.chart, {losses, accuracies},
+                      {.title = "The network of the CIFAR-10 tutorial", .x_label = "epoch", .y_label = "loss, accuracy"});
     fmt::print("result {:.4f}\n", tested);
 }
 

@@ -10,8 +10,7 @@ TrainingLog::TrainingLog(const std::string& folder, std::int64_t first_step) {
     std::printf("to watch it: tensorboard --logdir %s\n", folder.c_str());
 }
 
-void TrainingLog::step(const tapir::nn::Module& model, const tapir::optim::Optimizer& optimizer, double loss, std::int64_t step,
-                       std::int64_t every) {
+void TrainingLog::step(const tapir::nn::Module& model, const tapir::optim::Optimizer& optimizer, double loss, std::int64_t step, std::int64_t every) {
     if (!writer_) return;
     writer_->add_scalar("loss/train", loss, step);
     writer_->add_scalar("learning rate", optimizer.lr(), step);

@@ -19,8 +19,7 @@ class TrainingLog {
     explicit TrainingLog(const std::string& folder, std::int64_t first_step = 0);
 
     /// Loss and learning rate; each `every` steps histograms of all weights and gradients.
-    void step(const tapir::nn::Module& model, const tapir::optim::Optimizer& optimizer, double loss, std::int64_t step,
-              std::int64_t every = 100);
+    void step(const tapir::nn::Module& model, const tapir::optim::Optimizer& optimizer, double loss, std::int64_t step, std::int64_t every = 100);
 
     explicit operator bool() const { return writer_.has_value(); }
     tapir::nn::SummaryWriter& operator*() { return *writer_; }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <tapir/core/io/file.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -10,7 +11,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <tapir/core/io/file.h>
 
 #include "write.h"
 
@@ -82,22 +82,27 @@ void write_chart(const std::string& path, const std::vector<Curve>& curves, cons
     if (y0 == y1) y0 -= 0.5, y1 += 0.5;
     const auto px = [&](double x) { return left + (x - x0) / (x1 - x0) * (width - left - right); };
     const auto py = [&](double y) { return height - bottom - (y - y0) / (y1 - y0) * (height - top - bottom); };
-    std::string svg = fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
-                                  "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-                                  "<text x=\"{2}\" y=\"22\" text-anchor=\"middle\" font-size=\"15\">{3}</text>\n",
-                                  width, height, width / 2, xml_escaped(options.title));
+    std::string svg = fmt::format(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
+        "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+        "<text x=\"{2}\" y=\"22\" text-anchor=\"middle\" font-size=\"15\">{3}</text>\n",
+        width, height, width / 2, xml_escaped(options.title));
     for (const double t : ticks(x0, x1, 8)) {
-        svg += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" stroke=\"#ddd\"/>"
-                           "<text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4:g}</text>\n",
-                           px(t), top, height - bottom, height - bottom + 16, t);
+        svg += fmt::format(
+            "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" stroke=\"#ddd\"/>"
+            "<text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4:g}</text>\n",
+            px(t), top, height - bottom, height - bottom + 16, t);
     }
     for (const double t : ticks(y0, y1, 6)) {
-        svg += fmt::format("<line x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\" stroke=\"#ddd\"/>"
-                           "<text x=\"{3}\" y=\"{4:.1f}\" text-anchor=\"end\">{5:.3g}</text>\n",
-                           left, width - right, py(t), left - 6, py(t) + 4, options.log_y ? std::pow(10, t) : t);
+        svg += fmt::format(
+            "<line x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\" stroke=\"#ddd\"/>"
+            "<text x=\"{3}\" y=\"{4:.1f}\" text-anchor=\"end\">{5:.3g}</text>\n",
+            left, width - right, py(t), left - 6, py(t) + 4, options.log_y ? std::pow(10, t) : t);
     }
-    svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", (left + width - right) / 2, height - 14, xml_escaped(options.x_label));
-    svg += fmt::format("<text transform=\"translate(16 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n", (top + height - bottom) / 2, xml_escaped(options.y_label));
+    svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", (left + width - right) / 2, height - 14,
+                       xml_escaped(options.x_label));
+    svg += fmt::format("<text transform=\"translate(16 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n", (top + height - bottom) / 2,
+                       xml_escaped(options.y_label));
     double legend = left;
     for (std::size_t k = 0; k < curves.size(); ++k) {
         const Curve& c = curves[k];
@@ -106,9 +111,11 @@ void write_chart(const std::string& path, const std::vector<Curve>& curves, cons
         for (std::size_t i = 0; i < c.x.size(); ++i) {
             if (!drawn(c.x[i], c.y[i])) continue;
             const double x = px(c.x[i]), y = py(scaled(c.y[i]));
-            line += options.points ? fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.5\" fill=\"{}\"/>", x, y, colour) : fmt::format("{:.1f},{:.1f} ", x, y);
+            line += options.points ? fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.5\" fill=\"{}\"/>", x, y, colour)
+                                   : fmt::format("{:.1f},{:.1f} ", x, y);
         }
-        svg += options.points ? line + "\n" : fmt::format("<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\" points=\"{}\"/>\n", colour, line);
+        svg +=
+            options.points ? line + "\n" : fmt::format("<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\" points=\"{}\"/>\n", colour, line);
         svg += fmt::format("<rect x=\"{}\" y=\"32\" width=\"12\" height=\"4\" fill=\"{}\"/><text x=\"{}\" y=\"38\">{}</text>\n", legend, colour,
                            legend + 16, xml_escaped(c.name));
         legend += 34 + 7 * static_cast<double>(c.name.size());
@@ -120,10 +127,11 @@ void write_pictures(const std::string& path, const std::vector<Picture>& picture
     if (path.empty()) return;
     constexpr double cell = 84, image = 64;
     const auto rows = (static_cast<int>(pictures.size()) + columns - 1) / columns;
-    std::string svg = fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" font-family=\"sans-serif\" "
-                                  "font-size=\"10\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-                                  "<text x=\"10\" y=\"20\" font-size=\"14\">{2}</text>\n",
-                                  columns * cell + 10, rows * cell + 34, xml_escaped(title));
+    std::string svg = fmt::format(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" font-family=\"sans-serif\" "
+        "font-size=\"10\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+        "<text x=\"10\" y=\"20\" font-size=\"14\">{2}</text>\n",
+        columns * cell + 10, rows * cell + 34, xml_escaped(title));
     for (std::size_t k = 0; k < pictures.size(); ++k) {
         const Picture& p = pictures[k];
         const double x = 10 + cell * static_cast<double>(static_cast<int>(k) % columns), y = 30 + cell * (static_cast<int>(k) / columns);
@@ -133,10 +141,12 @@ void write_pictures(const std::string& path, const std::vector<Picture>& picture
                 const int grey = std::clamp(static_cast<int>(255 * p.grey[static_cast<std::size_t>(i * p.width + j)]), 0, 255);
                 if (grey == 0) continue;
                 svg += fmt::format("<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\" fill=\"rgb({},{},{})\"/>",
-                                   x + static_cast<double>(j) * dot, y + static_cast<double>(i) * dot, dot + 0.1, dot + 0.1, 255 - grey, 255 - grey, 255 - grey);
+                                   x + static_cast<double>(j) * dot, y + static_cast<double>(i) * dot, dot + 0.1, dot + 0.1, 255 - grey, 255 - grey,
+                                   255 - grey);
             }
         }
-        svg += fmt::format("\n<text x=\"{}\" y=\"{}\" fill=\"{}\">{}</text>\n", x, y + image + 11, p.is_right ? "#2a7a2a" : "#c02020", xml_escaped(p.caption));
+        svg += fmt::format("\n<text x=\"{}\" y=\"{}\" fill=\"{}\">{}</text>\n", x, y + image + 11, p.is_right ? "#2a7a2a" : "#c02020",
+                           xml_escaped(p.caption));
     }
     write_page(path, svg + "</svg>\n");
 }

@@ -50,26 +50,13 @@ std::string xml_escaped(std::string_view text) {
         const std::size_t from = at;
         const char32_t code = next_code_point(text, at);
         switch (code) {
-            case '&':
-                out += "&amp;";
-                break;
-            case '<':
-                out += "&lt;";
-                break;
-            case '>':
-                out += "&gt;";
-                break;
-            case '"':
-                out += "&quot;";
-                break;
-            case '\'':
-                out += "&apos;";
-                break;
-            case 0xFFFD:
-                out += "\xEF\xBF\xBD";
-                break;
-            default:
-                out += is_xml_character(code) ? std::string(text.substr(from, at - from)) : "\xEF\xBF\xBD";
+            case '&': out += "&amp;"; break;
+            case '<': out += "&lt;"; break;
+            case '>': out += "&gt;"; break;
+            case '"': out += "&quot;"; break;
+            case '\'': out += "&apos;"; break;
+            case 0xFFFD: out += "\xEF\xBF\xBD"; break;
+            default: out += is_xml_character(code) ? std::string(text.substr(from, at - from)) : "\xEF\xBF\xBD";
         }
     }
     return out;

@@ -95,7 +95,8 @@ void run(int argc, char** argv) {
     for (std::int64_t k = 1; k < times; ++k) followed.push_back(integrate(speed, followed.back(), interval, tolerance, steps));
     points.resize(times);
     const double distance = (stack(followed) - stack(points)).abs().mean().item();
-    show::write_chart(chart, {curve_of("truth", points), curve_of("learned", followed)}, {.title = "A spiral and what was learned of it", .x_label = "x", .y_label = "y"});
+    show::write_chart(chart, {curve_of("truth", points), curve_of("learned", followed)},
+                      {.title = "A spiral and what was learned of it", .x_label = "x", .y_label = "y"});
     fmt::print("a pass had {} to {} steps of the integrator; the whole spiral is met to {:.4f} on average\n", least, most, distance);
     fmt::print("result {:.4f}\n", distance);
 }

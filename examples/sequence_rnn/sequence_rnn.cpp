@@ -41,8 +41,7 @@ nn::RecurrentInit initialisers(const std::string& recurrent) {
 struct Model : nn::Module {
     nn::RNNCell cell;
     nn::Linear out;
-    explicit Model(const Options& o)
-        : cell(2, o.hidden, /*with_bias=*/true, /*relu=*/o.init == "identity", initialisers(o.init)), out(o.hidden, 1) {}
+    explicit Model(const Options& o) : cell(2, o.hidden, /*with_bias=*/true, /*relu=*/o.init == "identity", initialisers(o.init)), out(o.hidden, 1) {}
     void members(nn::Members& m) override { m("cell", cell)("out", out); }
 
     // x: (time, batch, 2). `states` gets the state after each step.
@@ -108,11 +107,16 @@ void run(int argc, char** argv) {
         mean_loss += 0.01 * (loss.item() - mean_loss);
         progress.update(step + 1, fmt::format("squared error {:.4f}", mean_loss));
     }
-    show::write_chart(o.chart, norms, {.title = "Gradient of the loss with respect to the state, " + o.init, .x_label = "time step", .y_label = "norm", .log_y = true});
+    show::write_chart(
+        o.chart, norms,
+        {.title = "Gradient of the loss with respect to the state, " + o.init, .x_label = "time step", .y_label = "norm", .log_y = true});
     if (!o.chart.empty()) {
         const std::size_t end = std::min(o.chart.rfind(".svg"), o.chart.size());
         show::write_chart(o.chart.substr(0, end) + "_uses.svg", uses,
-                          {.title = "What each step adds to the gradient of the recurrent matrix, " + o.init, .x_label = "time step", .y_label = "norm", .log_y = true});
+                          {.title = "What each step adds to the gradient of the recurrent matrix, " + o.init,
+                           .x_label = "time step",
+                           .y_label = "norm",
+                           .log_y = true});
     }
     fmt::print("squared error {:.4f}; of the best constant answer, 1: {:.4f}\n", mean_loss, 1 / 6.0);
     fmt::print("result {:.4f}\n", mean_loss);

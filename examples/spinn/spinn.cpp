@@ -48,22 +48,16 @@ struct Spinn : nn::Module {
     std::int64_t hidden;
 
     Spinn(std::int64_t words, std::int64_t classes, const Options& o)
-        : embedding(words, o.hidden),
-          encode(o.hidden, 2 * o.hidden),
-          project(o.tracking, o.hidden),
-          classify(o.hidden, classes),
-          foretell(o.tracking, 2),
-          tracker(3 * o.hidden, o.tracking),
-          compose(o.hidden, o.hidden, 2, {.inner_input = true}),
-          hidden(o.hidden) {}
+        : embedding(words, o.hidden), encode(o.hidden, 2 * o.hidden), project(o.tracking, o.hidden), classify(o.hidden, classes),
+          foretell(o.tracking, 2), tracker(3 * o.hidden, o.tracking), compose(o.hidden, o.hidden, 2, {.inner_input = true}), hidden(o.hidden) {}
     void members(nn::Members& m) override {
         m("embedding", embedding)("encode", encode)("project", project)("classify", classify)("foretell", foretell);
         m("tracker", tracker)("compose", compose);
     }
 
     struct Result {
-        Tensor scores;         // of the classes
-        Tensor moves;          // scores of both moves before each, (moves, 2)
+        Tensor scores;  // of the classes
+        Tensor moves;   // scores of both moves before each, (moves, 2)
         std::vector<std::int64_t> made;
     };
 
@@ -74,7 +68,9 @@ struct Spinn : nn::Module {
             buffer.insert(buffer.begin(), {tanh(word.narrow(0, 0, hidden)), word.narrow(0, hidden, hidden)});
         }
         const Tensor nothing = zeros({hidden});
-        const auto seen = [&](const std::vector<LSTMState>& v, std::size_t from_top) { return v.size() > from_top ? v[v.size() - 1 - from_top].h : nothing; };
+        const auto seen = [&](const std::vector<LSTMState>& v, std::size_t from_top) {
+            return v.size() > from_top ? v[v.size() - 1 - from_top].h : nothing;
+        };
         LSTMState track;
         Result result;
         std::vector<Tensor> foretold;
@@ -145,7 +141,8 @@ void run(int argc, char** argv) {
     const tree_lstm::Dataset data = tree_lstm::make_listops({.train = o.trees, .test = o.test_trees, .max_length = o.max_length, .seed = o.seed});
     Spinn model(data.vocabulary.size(), 10, o);
     optim::Adam adam(model.parameters(), {.lr = o.lr});
-    const std::int64_t steps = o.epochs * static_cast<std::int64_t>((data.train.size() + static_cast<std::size_t>(o.batch) - 1) / static_cast<std::size_t>(o.batch));
+    const std::int64_t steps =
+        o.epochs * static_cast<std::int64_t>((data.train.size() + static_cast<std::size_t>(o.batch) - 1) / static_cast<std::size_t>(o.batch));
     optim::CosineAnnealingLR schedule(adam, {.T_max = steps});
     fmt::print("{} expressions, {} parameters\n", o.trees, model.parameter_count());
 
@@ -182,10 +179,12 @@ void run(int argc, char** argv) {
         tested = score(model, data.test, /*own_moves=*/true);
         accuracy.add(epoch, tested.accuracy);
         parsing.add(epoch, tested.moves);
-        progress.print(fmt::format("epoch {}  loss {:.3f}  test accuracy {:.3f}, {:.3f} of the moves as the trees have them", epoch, loss_mean, tested.accuracy, tested.moves));
+        progress.print(fmt::format("epoch {}  loss {:.3f}  test accuracy {:.3f}, {:.3f} of the moves as the trees have them", epoch, loss_mean,
+                                   tested.accuracy, tested.moves));
     }
     const Score given = score(model, data.test, /*own_moves=*/false);
-    show::write_chart(o.chart, {accuracy, parsing}, {.title = "SPINN on ListOps, parsing for itself", .x_label = "epoch", .y_label = "of the test expressions"});
+    show::write_chart(o.chart, {accuracy, parsing},
+                      {.title = "SPINN on ListOps, parsing for itself", .x_label = "epoch", .y_label = "of the test expressions"});
     fmt::print("with the trees' own moves: accuracy {:.3f}\nresult {:.4f}\n", given.accuracy, tested.accuracy);
 }
 

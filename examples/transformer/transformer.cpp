@@ -29,13 +29,15 @@ struct Model : nn::Module {
     nn::Dropout dropout;
 
     Model(std::int64_t characters, const Options& o)
-        : embedding(characters, o.width, {.sparse = false}),
-          positions((0.02 * randn({o.context, o.width})).detach().requires_grad_()),
+        : embedding(characters, o.width, {.sparse = false}), positions((0.02 * randn({o.context, o.width})).detach().requires_grad_()),
           layers(o.width, o.heads, o.layers,
-                 {.dim_feedforward = 4 * o.width, .dropout = o.dropout, .activation = nn::TransformerActivation::gelu, .batch_first = true, .norm_first = true},
+                 {.dim_feedforward = 4 * o.width,
+                  .dropout = o.dropout,
+                  .activation = nn::TransformerActivation::gelu,
+                  .batch_first = true,
+                  .norm_first = true},
                  /*final_norm=*/true),
-          out(o.width, characters),
-          dropout(o.dropout) {}
+          out(o.width, characters), dropout(o.dropout) {}
     void members(nn::Members& m) override { m("embedding", embedding)("positions", positions)("layers", layers)("out", out)("dropout", dropout); }
 
     // codes: (batch, time) -> scores (batch, time, characters); those at a time depend on nothing that comes later.
@@ -50,7 +52,8 @@ std::string write(Model& model, const std::string& alphabet, std::int64_t contex
     std::vector<std::int64_t> codes = {0};
     while (static_cast<std::int64_t>(codes.size()) <= count) {
         const std::size_t from = codes.size() > static_cast<std::size_t>(context) ? codes.size() - static_cast<std::size_t>(context) : 0;
-        const Tensor scores = model.forward(tensor(std::vector<std::int64_t>(codes.begin() + static_cast<std::ptrdiff_t>(from), codes.end())).unsqueeze(0));
+        const Tensor scores =
+            model.forward(tensor(std::vector<std::int64_t>(codes.begin() + static_cast<std::ptrdiff_t>(from), codes.end())).unsqueeze(0));
         codes.push_back(multinomial(softmax(scores[0][-1] / temperature, 0), 1).item<std::int64_t>());
     }
     model.train();
@@ -119,7 +122,8 @@ void run(int argc, char** argv) {
         progress.update(step, fmt::format("{:.3f} bits per character", bits));
         if (step % std::max(o.steps / 5, 1) == 0) {
             test.add(step, tested());
-            progress.print(fmt::format("--- step {}, test {:.3f} bits per character:\n{}\n---", step, test.y.back(), write(model, text.alphabet, o.context, 200, o.temperature)));
+            progress.print(fmt::format("--- step {}, test {:.3f} bits per character:\n{}\n---", step, test.y.back(),
+                                       write(model, text.alphabet, o.context, 200, o.temperature)));
         }
     }
     show::write_chart(o.chart, {curve, test}, {.title = "A transformer learns to write", .x_label = "step", .y_label = "bits per character"});

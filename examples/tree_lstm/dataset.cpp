@@ -40,9 +40,8 @@ void Dataset::require_depth_at_most(int limit) const {
     for (const std::vector<Tree>* split : {&train, &dev, &test}) {
         for (const Tree& tree : *split) {
             if (tree.depth() <= limit) continue;
-            throw DataError(
-                std::string(tree.path()), tree.line(), 1,
-                fmt::format("the tree is {} nodes deep; the recursive model takes at most {}", tree.depth(), limit));
+            throw DataError(std::string(tree.path()), tree.line(), 1,
+                            fmt::format("the tree is {} nodes deep; the recursive model takes at most {}", tree.depth(), limit));
         }
     }
 }

@@ -13,10 +13,9 @@
 
 namespace tree_lstm {
 
-
 /// Words and their rows in an embedding table. Row 0 is the unknown word, "<unk>".
 class Vocabulary {
-  public:
+ public:
     static constexpr int kUnknown = 0;
 
     Vocabulary() { add("<unk>"); }
@@ -33,7 +32,7 @@ class Vocabulary {
     /// Sets the token of every leaf.
     void encode(std::vector<Tree>& trees) const;
 
-  private:
+ private:
     struct Hash {
         using is_transparent = void;  // looked up by string_view without making a string
         std::size_t operator()(std::string_view word) const { return std::hash<std::string_view>()(word); }

@@ -16,8 +16,7 @@ namespace {
 
 std::string lower_case(std::string text) {
     // ASCII only: other letters are left as they are, which at worst misses a word.
-    std::transform(text.begin(), text.end(), text.begin(),
-                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+    std::transform(text.begin(), text.end(), text.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
     return text;
 }
 
@@ -49,7 +48,7 @@ std::size_t start_of_last(std::string_view line, int count) {
 }
 
 class GloveReader {
-  public:
+ public:
     GloveReader(const std::filesystem::path& file, const Vocabulary& vocabulary, int dim)
         : reader_(file, "read_glove"), vocabulary_(vocabulary), wanted_dim_(dim) {}
 
@@ -68,7 +67,7 @@ class GloveReader {
         return std::move(result_);
     }
 
-  private:
+ private:
     enum class Match : char { kNone, kLowerCase, kExact };
 
     void take_line(std::string_view line) {
@@ -167,8 +166,7 @@ class GloveReader {
 
 }  // namespace
 
-WordVectors read_glove(const std::filesystem::path& file, const Vocabulary& vocabulary, int dim,
-                       const ReadProgress& progress) {
+WordVectors read_glove(const std::filesystem::path& file, const Vocabulary& vocabulary, int dim, const ReadProgress& progress) {
     return GloveReader(file, vocabulary, dim).read(progress);
 }
 

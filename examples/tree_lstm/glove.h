@@ -21,8 +21,7 @@ struct WordVectors {
     int found_count = 0;
 
     std::span<const float> row(int id) const {
-        return std::span(rows).subspan(static_cast<std::size_t>(id) * static_cast<std::size_t>(dim),
-                                       static_cast<std::size_t>(dim));
+        return std::span(rows).subspan(static_cast<std::size_t>(id) * static_cast<std::size_t>(dim), static_cast<std::size_t>(dim));
     }
 };
 
@@ -32,7 +31,6 @@ using ReadProgress = std::function<void(std::uint64_t bytes, std::uint64_t total
 /// A word takes the vector of the same spelling, else that of its lower-case form (some GloVe files are lower-case
 /// only); of several lines for one word the first counts. Throws DataError on a line with the wrong number of values,
 /// on a value that is not a finite float (checked for the words taken), and when dim > 0 differs from the file's.
-WordVectors read_glove(const std::filesystem::path& file, const Vocabulary& vocabulary, int dim = 0,
-                       const ReadProgress& progress = {});
+WordVectors read_glove(const std::filesystem::path& file, const Vocabulary& vocabulary, int dim = 0, const ReadProgress& progress = {});
 
 }  // namespace tree_lstm

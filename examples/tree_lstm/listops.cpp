@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <tapir/core/io/file.h>
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -9,7 +10,6 @@
 #include <numeric>
 #include <optional>
 #include <stdexcept>
-#include <tapir/core/io/file.h>
 #include <unordered_set>
 #include <utility>
 
@@ -19,8 +19,7 @@ namespace {
 
 // An expression is a string of tokens, one byte each: digits 0-9 as themselves, then the operators and the end.
 enum Token : char { kMin = 10, kMax, kMed, kSumMod, kEnd };
-constexpr std::array<std::string_view, 15> kTokenNames = {"0", "1", "2",    "3",    "4",    "5",   "6", "7",
-                                                          "8", "9", "[MIN", "[MAX", "[MED", "[SM", "]"};
+constexpr std::array<std::string_view, 15> kTokenNames = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "[MIN", "[MAX", "[MED", "[SM", "]"};
 constexpr int kOperators = 4;
 
 bool is_digit(char token) { return token < kMin; }
@@ -30,7 +29,7 @@ std::string_view name_of(char token) { return kTokenNames[static_cast<std::size_
 // splitmix64 (Steele, Lea & Flood 2014). The distributions of <random> differ between standard libraries; this does
 // not.
 class Random {
-  public:
+ public:
     explicit Random(std::uint64_t seed) : state_(seed) {}
 
     /// 0 to bound - 1. The bounds are below 2^8, so the bias of the multiplication is below 2^-24.
@@ -43,7 +42,7 @@ class Random {
         return static_cast<int>(((z >> 32) * static_cast<std::uint64_t>(bound)) >> 32);
     }
 
-  private:
+ private:
     std::uint64_t state_;
 };
 
@@ -86,7 +85,7 @@ int apply(char operation, std::vector<int>& args) {
 // Makes the tree while the tokens arrive; every open operator has the node of its partial application and the values of
 // its arguments so far. Says what is wrong with a token in `problem`.
 class ListOpsBuilder {
-  public:
+ public:
     /// False when the token cannot come here.
     bool add(char token) {
         if (is_complete_) return refuse("text after the end of the expression");
@@ -103,7 +102,7 @@ class ListOpsBuilder {
     const std::string& problem() const { return problem_; }
     Tree build(const Source& source) { return builder_.build(source); }
 
-  private:
+ private:
     struct OpenOperator {
         char operation;
         int node;
@@ -174,20 +173,18 @@ std::vector<Word> split_words(std::string_view text) {
 }
 
 [[noreturn]] void fail(const Source& source, std::size_t offset, const std::string& problem) {
-    throw DataError(source.path ? *source.path : "listops", source.line, static_cast<std::int64_t>(offset) + 1,
-                    problem);
+    throw DataError(source.path ? *source.path : "listops", source.line, static_cast<std::int64_t>(offset) + 1, problem);
 }
 
 // The tokens decide the tree, so the brackets hold nothing new: they only have to be the ones the tree is written with.
 void require_brackets(const Tree& tree, const std::vector<Word>& given, const Source& source) {
     const std::string text = to_brackets(tree);
     const std::vector<Word> wanted = split_words(text);
-    const auto [at, expected] = std::mismatch(given.begin(), given.end(), wanted.begin(), wanted.end(),
-                                              [](const Word& a, const Word& b) { return a.text == b.text; });
+    const auto [at, expected] =
+        std::mismatch(given.begin(), given.end(), wanted.begin(), wanted.end(), [](const Word& a, const Word& b) { return a.text == b.text; });
     if (at != given.end()) {
         const std::string_view instead = expected != wanted.end() ? expected->text : "the end of the line";
-        fail(source, at->offset,
-             fmt::format("brackets: {} where {} is expected", in_quotes(at->text), in_quotes(instead)));
+        fail(source, at->offset, fmt::format("brackets: {} where {} is expected", in_quotes(at->text), in_quotes(instead)));
     }
     if (expected != wanted.end()) {
         fail(source, given.back().offset + given.back().text.size(), "brackets: the line ends before the tree does");
@@ -261,8 +258,7 @@ Tree parse_listops(std::string_view text, const Source& source) {
     for (const Word& word : words) {
         if (word.text == "(" || word.text == ")") continue;
         const auto found = std::find(kTokenNames.begin(), kTokenNames.end(), word.text);
-        if (found == kTokenNames.end())
-            fail(source, word.offset, fmt::format("unknown token {}", in_quotes(word.text)));
+        if (found == kTokenNames.end()) fail(source, word.offset, fmt::format("unknown token {}", in_quotes(word.text)));
         if (!builder.add(static_cast<char>(found - kTokenNames.begin()))) fail(source, word.offset, builder.problem());
     }
     if (!builder.is_complete()) fail(source, text.size(), "the line ends before the expression is closed with ']'");

@@ -11,8 +11,8 @@ std::string read_device(const std::string& text, tapir::Device& device) {
         device = text == "cpu" ? tapir::cpu : tapir::cuda;
         return {};
     }
-    const bool is_numbered = text.starts_with("cuda:") && text.size() > 5 && text.size() <= 7 &&
-                             text.find_first_not_of("0123456789", 5) == std::string::npos;
+    const bool is_numbered =
+        text.starts_with("cuda:") && text.size() > 5 && text.size() <= 7 && text.find_first_not_of("0123456789", 5) == std::string::npos;
     if (!is_numbered) return "'" + text + "' is not a device: cpu, cuda or cuda:N";
     device = tapir::cuda(std::stoi(text.substr(5)));
     return {};
@@ -36,22 +36,18 @@ Options parse_options(int argc, char** argv) {
     app.add_option("--hidden", o.hidden, "width of the states")->check(above_zero);
     app.add_option("--embedding", o.embedding, "width of the word vectors [as hidden]")->check(above_zero);
     app.add_option("--batch", o.batch, "trees a step")->check(above_zero)->capture_default_str();
-    app.add_option("--optimizer", o.optimizer, "sgd, adagrad, adam or adamw")
-        ->check(CLI::IsMember({"sgd", "adagrad", "adam", "adamw"}));
+    app.add_option("--optimizer", o.optimizer, "sgd, adagrad, adam or adamw")->check(CLI::IsMember({"sgd", "adagrad", "adam", "adamw"}));
     app.add_option("--lr", o.lr, "learning rate")->check(above_zero);
-    app.add_option("--lr-decay", o.lr_decay, "linear (to 0 over all epochs) or none")
-        ->check(CLI::IsMember({"linear", "none"}));
-    app.add_option("--embedding-lr", o.embedding_lr, "learning rate of the word vectors [as lr]")
-        ->check(CLI::NonNegativeNumber);
-    app.add_option("--dropout", o.dropout, "of word vectors and of the states that are classified")
-        ->check(CLI::Range(0.0, 0.99));
+    app.add_option("--lr-decay", o.lr_decay, "linear (to 0 over all epochs) or none")->check(CLI::IsMember({"linear", "none"}));
+    app.add_option("--embedding-lr", o.embedding_lr, "learning rate of the word vectors [as lr]")->check(CLI::NonNegativeNumber);
+    app.add_option("--dropout", o.dropout, "of word vectors and of the states that are classified")->check(CLI::Range(0.0, 0.99));
     app.add_option("--weight-decay", o.weight_decay, "of all but the word vectors")->check(CLI::NonNegativeNumber);
     app.add_option("--seed", o.seed, "of data, initial weights, order and dropout")->capture_default_str();
     app.add_option("--threads", o.threads, "for large ops")->check(above_zero)->capture_default_str();
     std::string device = "cpu";
-    app.add_option("--device", device, "cpu, cuda or cuda:N (GPU number N)")->check([&o](const std::string& text) {
-        return read_device(text, o.device);
-    })->capture_default_str();
+    app.add_option("--device", device, "cpu, cuda or cuda:N (GPU number N)")
+        ->check([&o](const std::string& text) { return read_device(text, o.device); })
+        ->capture_default_str();
     app.add_option("--glove", o.glove, "text file of word vectors to start from")->check(CLI::ExistingFile);
     app.add_option("--save", o.save, "file for the state after each epoch (safetensors)");
     app.add_option("--resume", o.resume, "go on from a saved state")->check(CLI::ExistingFile);

@@ -23,9 +23,7 @@ int stdout_columns() {
     return 80;
 }
 
-double steady_seconds() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double steady_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 std::string bar(double fraction, int width) {
     const auto inside = static_cast<std::size_t>(width - 2);
@@ -100,9 +98,8 @@ void Progress::update(std::int64_t trees_done, double loss, double accuracy) {
 
 void Progress::finish_epoch(std::string_view note) {
     const double seconds = options_.clock() - epoch_start_;
-    std::string line = fmt::format("epoch {:>{}}/{}  loss {:.4f}  train {:5.1f}%  {} trees/s  {:.1f} s", epoch_,
-                                   std::to_string(epochs_).size(), epochs_, loss_, 100 * accuracy_,
-                                   grouped(std::llround(trees_per_second())), seconds);
+    std::string line = fmt::format("epoch {:>{}}/{}  loss {:.4f}  train {:5.1f}%  {} trees/s  {:.1f} s", epoch_, std::to_string(epochs_).size(),
+                                   epochs_, loss_, 100 * accuracy_, grouped(std::llround(trees_per_second())), seconds);
     if (!note.empty()) line += fmt::format("  {}", note);
     if (options_.is_terminal) line = "\r" + line + "\x1b[K";
     *options_.out << line + '\n' << std::flush;
@@ -125,13 +122,11 @@ double Progress::seconds_left() const {
 }
 
 std::string Progress::bar_line() const {
-    const double fraction =
-        trees_per_epoch_ > 0 ? static_cast<double>(done_) / static_cast<double>(trees_per_epoch_) : 1.0;
+    const double fraction = trees_per_epoch_ > 0 ? static_cast<double>(done_) / static_cast<double>(trees_per_epoch_) : 1.0;
     const std::string head = fmt::format("epoch {:>{}}/{} ", epoch_, std::to_string(epochs_).size(), epochs_);
     // Padded, so that the bar keeps its length while the numbers change theirs.
-    const std::string tail =
-        fmt::format(" {:3.0f}%  loss {:.4f}  acc {:5.1f}%  {:>6} trees/s  {:>5} left", 100 * std::min(fraction, 1.0),
-                    loss_, 100 * accuracy_, grouped(std::llround(trees_per_second())), show::duration(seconds_left()));
+    const std::string tail = fmt::format(" {:3.0f}%  loss {:.4f}  acc {:5.1f}%  {:>6} trees/s  {:>5} left", 100 * std::min(fraction, 1.0), loss_,
+                                         100 * accuracy_, grouped(std::llround(trees_per_second())), show::duration(seconds_left()));
     // The last column stays free: writing it makes some terminals start a new line.
     const int columns = options_.columns() - 1;
     constexpr int kLongestBar = 40;
@@ -143,9 +138,8 @@ std::string Progress::bar_line() const {
 }
 
 std::string Progress::plain_line() const {
-    return fmt::format("epoch {}/{}  {}/{} trees  loss {:.4f}  acc {:.1f}%  {} trees/s  {} left", epoch_, epochs_,
-                       grouped(done_), grouped(trees_per_epoch_), loss_, 100 * accuracy_,
-                       grouped(std::llround(trees_per_second())), show::duration(seconds_left()));
+    return fmt::format("epoch {}/{}  {}/{} trees  loss {:.4f}  acc {:.1f}%  {} trees/s  {} left", epoch_, epochs_, grouped(done_),
+                       grouped(trees_per_epoch_), loss_, 100 * accuracy_, grouped(std::llround(trees_per_second())), show::duration(seconds_left()));
 }
 
 // One write for the whole line, over the old one, and only then the rest of the old one is cleared: no flicker.

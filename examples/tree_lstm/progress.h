@@ -29,7 +29,7 @@ struct ProgressOptions {
 };
 
 class Progress {
-  public:
+ public:
     Progress(int epochs, std::int64_t trees_per_epoch, ProgressOptions options = ProgressOptions::for_stdout());
 
     /// Ends a line that is still being redrawn, so that an error message starts on one of its own.
@@ -46,7 +46,7 @@ class Progress {
     /// Leaves one line that sums the epoch up, with `note` at its end.
     void finish_epoch(std::string_view note = {});
 
-  private:
+ private:
     std::string bar_line() const;
     std::string plain_line() const;
     double trees_per_second() const;

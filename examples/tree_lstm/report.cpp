@@ -30,8 +30,8 @@ void draw(Model& model, const Dataset& data, const Options& o) {
         drawings.push_back(std::move(drawing));
     }
     if (drawings.empty()) return;
-    write_svg(o.drawing, drawings, {.title = data.name + ": what the Tree-LSTM says", .class_names = data.class_names,
-                                    .class_scale = !o.data.empty()});
+    write_svg(o.drawing, drawings,
+              {.title = data.name + ": what the Tree-LSTM says", .class_names = data.class_names, .class_scale = !o.data.empty()});
     fmt::print("test trees drawn in {}\n", o.drawing);
 }
 

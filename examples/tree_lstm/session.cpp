@@ -54,8 +54,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(Model& model, const Options& o)
     if (o.optimizer == "adam") {
         return two_groups<optim::Adam, optim::AdamOptions>(model, {.lr = lr, .weight_decay = decay}, {.lr = words});
     }
-    return two_groups<optim::AdamW, optim::AdamWOptions>(model, {.lr = lr, .weight_decay = decay},
-                                                         {.lr = words, .weight_decay = 0});
+    return two_groups<optim::AdamW, optim::AdamWOptions>(model, {.lr = lr, .weight_decay = decay}, {.lr = words, .weight_decay = 0});
 }
 
 void set_rates(optim::Optimizer& optimizer, const Options& o, double done) {
@@ -69,8 +68,7 @@ void save(const std::string& path, const Model& model, const optim::Optimizer& o
     append(all, "model.", model.state_dict());
     append(all, "optimizer.", optimizer.state_dict());
     const Generator::State random = default_generator().state();
-    save_safetensors(path, all, {{"epoch", std::to_string(epoch)}, {"seed", std::to_string(random.seed)},
-                                 {"offset", std::to_string(random.offset)}});
+    save_safetensors(path, all, {{"epoch", std::to_string(epoch)}, {"seed", std::to_string(random.seed)}, {"offset", std::to_string(random.offset)}});
 }
 
 int resume(const std::string& path, Model& model, optim::Optimizer& optimizer) {

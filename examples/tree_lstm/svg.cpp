@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <tapir/core/io/file.h>
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <stdexcept>
 #include <string_view>
-#include <tapir/core/io/file.h>
 #include <utility>
 
 #include "../common/write.h"
@@ -71,7 +71,7 @@ struct Point {
 // Places the nodes: leaves side by side as wide as their words need, a parent in the middle above its children, at a
 // level one higher than the higher of them. With rectangular edges no two lines cross.
 class Layout {
-  public:
+ public:
     Layout(const Tree& tree, double leaf_width) : at_(static_cast<std::size_t>(tree.size())) {
         std::vector<int> levels(at_.size(), 0);
         const auto level = [&](const Node& node) -> int& { return levels[static_cast<std::size_t>(node.index)]; };
@@ -95,7 +95,7 @@ class Layout {
     double width() const { return width_; }
     double height() const { return height_; }
 
-  private:
+ private:
     std::vector<Point> at_;
     double width_ = 0;
     double height_ = 0;
@@ -120,7 +120,7 @@ std::string scale_colour(int label, std::size_t classes) {
 }
 
 class Page {
-  public:
+ public:
     Page(const std::vector<Drawing>& drawings, const SvgOptions& options) : drawings_(drawings), options_(options) {}
 
     std::string draw() {
@@ -131,7 +131,7 @@ class Page {
         return std::move(out_);
     }
 
-  private:
+ private:
     template <typename... Args>
     void emit(fmt::format_string<Args...> format, Args&&... args) {
         fmt::format_to(std::back_inserter(out_), format, std::forward<Args>(args)...);
@@ -150,8 +150,7 @@ class Page {
     void place() {
         for (const Drawing& drawing : drawings_) {
             Layout layout(*drawing.tree, 2 * kRadius + kLeafGap + (has_wrong_leaf(drawing) ? 2 * kRadius : 0));
-            const double titles =
-                std::max(kTitleScale * text_width(drawing.title), kNoteScale * text_width(summary(drawing)));
+            const double titles = std::max(kTitleScale * text_width(drawing.title), kNoteScale * text_width(summary(drawing)));
             const double width = std::max(layout.width(), titles) + 2 * kMargin;
             const double height = kTitleHeight + layout.height() + kMargin;
             width_ = std::max(width_, width);
@@ -192,8 +191,7 @@ class Page {
 
     static bool has_wrong_leaf(const Drawing& drawing) {
         const auto nodes = drawing.tree->nodes();
-        return std::any_of(nodes.begin(), nodes.end(),
-                           [&](const Node& node) { return node.is_leaf() && kind_of(drawing, node) == Kind::kWrong; });
+        return std::any_of(nodes.begin(), nodes.end(), [&](const Node& node) { return node.is_leaf() && kind_of(drawing, node) == Kind::kWrong; });
     }
 
     std::string name_of(int label) const {
@@ -222,8 +220,7 @@ class Page {
             x += width + 6 + kNoteScale * text_width(text) + 18;
         };
         const auto occurs = [&](Kind kind) {
-            return std::any_of(drawings_.begin(), drawings_.end(),
-                               [&](const Drawing& d) { return count(d, kind) > 0; });
+            return std::any_of(drawings_.begin(), drawings_.end(), [&](const Drawing& d) { return count(d, kind) > 0; });
         };
         const auto swatch = [&](const Colours& colours) { return options_.class_scale ? "#fff" : colours.fill; };
         if (occurs(Kind::kRight)) {
@@ -258,8 +255,7 @@ class Page {
         emit("<rect class=\"panel\" width=\"{:.1f}\" height=\"{:.1f}\" rx=\"10\"/>", panel.width, panel.height);
         emit("<text class=\"title\" x=\"{}\" y=\"30\">{}</text>", kMargin, xml_escaped(drawing.title));
         emit("<text class=\"note\" x=\"{}\" y=\"48\">{}</text>", kMargin, xml_escaped(summary(drawing)));
-        emit("<g transform=\"translate({:.1f} {:.1f})\">", (panel.width - layout.width()) / 2,
-             kTitleHeight + kMargin / 2);
+        emit("<g transform=\"translate({:.1f} {:.1f})\">", (panel.width - layout.width()) / 2, kTitleHeight + kMargin / 2);
         for (const Node& node : drawing.tree->nodes()) edges(layout, node);
         const std::vector<int> first_leaf = first_leaves(*drawing.tree);
         std::vector<const Node*> leaves;
@@ -278,8 +274,7 @@ class Page {
         if (judged == 0) return fmt::format("{} words", drawing.tree->leaf_count());
         std::string text = fmt::format("{} of {} labelled nodes right", right, judged);
         if (root.has_label() && prediction(drawing, root) != kNoLabel) {
-            text +=
-                fmt::format("; root: predicted {}, true {}", name_of(prediction(drawing, root)), name_of(root.label));
+            text += fmt::format("; root: predicted {}, true {}", name_of(prediction(drawing, root)), name_of(root.label));
         }
         return text;
     }
@@ -312,8 +307,8 @@ class Page {
         for (const Node* child : {node.left, node.right}) {
             const Point to = layout.at(*child);
             const double corner = to.x < from.x ? 8 : -8;  // rounded off
-            emit("<path class=\"edge\" d=\"M{0:.1f} {1:.1f}H{2:.1f}Q{3:.1f} {1:.1f} {3:.1f} {4:.1f}V{5:.1f}\"/>",
-                 from.x, from.y, to.x + corner, to.x, from.y + 8, to.y);
+            emit("<path class=\"edge\" d=\"M{0:.1f} {1:.1f}H{2:.1f}Q{3:.1f} {1:.1f} {3:.1f} {4:.1f}V{5:.1f}\"/>", from.x, from.y, to.x + corner, to.x,
+                 from.y + 8, to.y);
         }
     }
 
@@ -321,12 +316,9 @@ class Page {
         const Point at = layout.at(node);
         const int label = prediction(drawing, node);
         const Kind kind = kind_of(drawing, node);
-        const Colours& colours = kind == Kind::kRight   ? kRightColours
-                                 : kind == Kind::kWrong ? kWrongColours
-                                                        : kPlainColours;
-        const std::string fill = options_.class_scale && label != kNoLabel
-                                     ? scale_colour(label, options_.class_names.size())
-                                     : std::string(colours.fill);
+        const Colours& colours = kind == Kind::kRight ? kRightColours : kind == Kind::kWrong ? kWrongColours : kPlainColours;
+        const std::string fill =
+            options_.class_scale && label != kNoLabel ? scale_colour(label, options_.class_names.size()) : std::string(colours.fill);
         emit("<g><title>{}</title>", xml_escaped(words));
         if (kind == Kind::kEmpty) {
             dot(at);
@@ -337,15 +329,12 @@ class Page {
             text(at, options_.class_scale ? "#212529" : colours.text, name_of(label));
         }
         if (node.is_leaf()) {
-            emit("<text class=\"word\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>", at.x, at.y + kWordDrop,
-                 xml_escaped(node.word));
+            emit("<text class=\"word\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>", at.x, at.y + kWordDrop, xml_escaped(node.word));
         }
         emit("</g>");
     }
 
-    void dot(Point at) {
-        emit("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"{}\"/>", at.x, at.y, kPlainColours.stroke);
-    }
+    void dot(Point at) { emit("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"{}\"/>", at.x, at.y, kPlainColours.stroke); }
 
     void pill(Point at, double width, std::string_view fill, std::string_view stroke) {
         emit(
@@ -367,8 +356,7 @@ class Page {
     }
 
     void text(Point at, std::string_view colour, std::string_view content) {
-        emit("<text class=\"label\" x=\"{:.1f}\" y=\"{:.1f}\" style=\"fill:{}\">{}</text>", at.x, at.y + 4.3, colour,
-             xml_escaped(content));
+        emit("<text class=\"label\" x=\"{:.1f}\" y=\"{:.1f}\" style=\"fill:{}\">{}</text>", at.x, at.y + 4.3, colour, xml_escaped(content));
     }
 
     const std::vector<Drawing>& drawings_;
@@ -385,8 +373,8 @@ std::string draw_svg(const std::vector<Drawing>& drawings, const SvgOptions& opt
     for (const Drawing& drawing : drawings) {
         if (drawing.tree == nullptr) throw std::invalid_argument("draw_svg: a drawing without a tree");
         if (!drawing.predicted.empty() && static_cast<int>(drawing.predicted.size()) != drawing.tree->size()) {
-            throw std::invalid_argument(fmt::format("draw_svg: {} predictions for a tree of {} nodes",
-                                                    drawing.predicted.size(), drawing.tree->size()));
+            throw std::invalid_argument(
+                fmt::format("draw_svg: {} predictions for a tree of {} nodes", drawing.predicted.size(), drawing.tree->size()));
         }
     }
     return Page(drawings, options).draw();

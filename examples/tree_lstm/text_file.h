@@ -13,7 +13,7 @@ using tapir::data::LineReader;
 
 /// An input that cannot be used: `path:line:column: problem`. Lines and columns count from 1, columns in bytes.
 class DataError : public tapir::FileError {
-  public:
+ public:
     DataError(const std::string& path, std::int64_t line, std::int64_t column, const std::string& problem);
 };
 

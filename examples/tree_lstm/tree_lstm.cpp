@@ -46,7 +46,7 @@ Tensor loss_of(const Tensor& scores, const Tree& tree) {
 // How many trees have their root classified right. The scores stay on their device until somebody asks, so that a GPU is
 // waited for once, not at each tree.
 class Count {
-  public:
+ public:
     void add(const Tensor& scores, const Tree& tree) {
         const NoGradScope pause;
         roots_.push_back(scores[-1]);  // the root is the last node
@@ -59,7 +59,7 @@ class Count {
         return trees_ > 0 ? static_cast<double>(right_) / static_cast<double>(trees_) : 0;
     }
 
-  private:
+ private:
     void read() {
         if (roots_.empty()) return;
         const NoGradScope pause;
@@ -84,8 +84,8 @@ double accuracy(Model& model, const std::vector<Tree>& trees) {
 }
 
 // One pass over the training trees in a random order: a tape and a step for every batch.
-void train_epoch(Model& model, optim::Optimizer& optimizer, const Dataset& data, const Options& o, int epoch,
-                 Progress& progress, show::TrainingLog& log) {
+void train_epoch(Model& model, optim::Optimizer& optimizer, const Dataset& data, const Options& o, int epoch, Progress& progress,
+                 show::TrainingLog& log) {
     std::vector<std::size_t> order(data.train.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::shuffle(order.begin(), order.end(), std::mt19937_64(o.seed * 1000 + static_cast<std::uint64_t>(epoch)));
@@ -118,9 +118,10 @@ void run(const Options& o) {
     manual_seed(o.seed);
     set_num_threads(o.threads);
     const DeviceScope scope(o.device);  // every tensor that follows is made there
-    Dataset data = o.data.empty() ? make_listops({.train = o.trees, .dev = o.test_trees, .test = o.test_trees,
-                                                  .max_depth = o.max_depth, .max_length = o.max_length, .seed = o.seed})
-                                  : read_treebank(o.data, {.vocabulary_from_all_splits = !o.glove.empty()});
+    Dataset data = o.data.empty()
+        ? make_listops(
+              {.train = o.trees, .dev = o.test_trees, .test = o.test_trees, .max_depth = o.max_depth, .max_length = o.max_length, .seed = o.seed})
+        : read_treebank(o.data, {.vocabulary_from_all_splits = !o.glove.empty()});
     data.require_depth_at_most(5000);  // encode() takes a stack frame a level
     Model model(data, o);
     if (!o.glove.empty()) load_word_vectors(model, data, o);

@@ -19,13 +19,8 @@ struct Model : tapir::nn::Module {
     tapir::nn::Dropout dropout;
 
     Model(const Dataset& data, const Options& o)
-        : embedding(data.vocabulary.size(), o.embedding),
-          cell(o.embedding, o.hidden),
-          classifier(o.hidden, data.classes()),
-          dropout(o.dropout) {}
-    void members(tapir::nn::Members& m) override {
-        m("embedding", embedding)("cell", cell)("classifier", classifier)("dropout", dropout);
-    }
+        : embedding(data.vocabulary.size(), o.embedding), cell(o.embedding, o.hidden), classifier(o.hidden, data.classes()), dropout(o.dropout) {}
+    void members(tapir::nn::Members& m) override { m("embedding", embedding)("cell", cell)("classifier", classifier)("dropout", dropout); }
 
     /// The state of a node from those of its children. `states` collects the outputs of all nodes, children first.
     tapir::LSTMState encode(const Node& node, std::vector<tapir::Tensor>& states) const;

@@ -158,8 +158,7 @@ Csv read_csv(const TextArg& path, const CsvOptions& options, Loc loc) {
     const CallerScope caller(loc);
     const auto is_end = [](char c) { return c == '\n' || c == '\r' || c == '\0'; };
     if (is_end(options.separator) || options.separator == options.quote || options.quote == '\n' || options.quote == '\r') {
-        fail<ValueError>(loc, "read_csv: separator {} and quote {} cannot be", in_quotes({&options.separator, 1}),
-                         in_quotes({&options.quote, 1}));
+        fail<ValueError>(loc, "read_csv: separator {} and quote {} cannot be", in_quotes({&options.separator, 1}), in_quotes({&options.quote, 1}));
     }
     Csv table;
     table.path_ = path;
@@ -231,8 +230,8 @@ void Csv::read_number(int64_t row, int64_t column, DType dtype, std::byte* to, c
     }
     if (*problem == '\0') return;
     const Cell& place = cells_[static_cast<std::size_t>(row * columns() + column)];
-    fail<FileError>(loc, "Csv: {}:{}:{}: column {}: {} {} ({})", path_, place.line, place.column,
-                    in_quotes(names_[static_cast<std::size_t>(column)]), in_quotes(text), problem, name(dtype));
+    fail<FileError>(loc, "Csv: {}:{}:{}: column {}: {} {} ({})", path_, place.line, place.column, in_quotes(names_[static_cast<std::size_t>(column)]),
+                    in_quotes(text), problem, name(dtype));
 }
 
 Tensor Csv::numbers_of(const std::vector<int64_t>& columns, const Shape& shape, DType dtype, const Loc& loc) const {

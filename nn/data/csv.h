@@ -18,8 +18,8 @@ namespace tapir::data {
 
 struct CsvOptions {
     char separator = ',';
-    char quote = '"';    ///< around cells that hold separators, line ends or, doubled, quotes; 0: no quoting
-    bool header = true;  ///< the first row names the columns; else they are "0", "1", ...
+    char quote = '"';                    ///< around cells that hold separators, line ends or, doubled, quotes; 0: no quoting
+    bool header = true;                  ///< the first row names the columns; else they are "0", "1", ...
     std::optional<double> missing = {};  ///< the number of an empty cell; unless given such a cell is an error
 };
 
@@ -53,7 +53,7 @@ class Csv {
  private:
     friend Csv read_csv(const TextArg& path, const CsvOptions& options, Loc loc);
     struct Cell {
-        std::size_t begin, end;  // in text_
+        std::size_t begin, end;     // in text_
         std::int64_t line, column;  // where it begins in the file
     };
     void read_number(std::int64_t row, std::int64_t column, DType dtype, std::byte* to, const Loc& loc) const;

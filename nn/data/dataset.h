@@ -86,9 +86,7 @@ class TensorDataset {
     }
     std::int64_t size() const { return tensors_[0].shape()[0]; }
     /// Row number index, from the end where it is below 0. Throws IndexError.
-    auto get(std::int64_t index, Loc loc = Loc::current()) const {
-        return rows(index, loc, std::index_sequence_for<T...>());
-    }
+    auto get(std::int64_t index, Loc loc = Loc::current()) const { return rows(index, loc, std::index_sequence_for<T...>()); }
     /// Tensor number i, whole.
     const Tensor& tensor(std::size_t i = 0) const { return tensors_[i]; }
 
@@ -129,8 +127,7 @@ class VectorDataset {
 template <Dataset D>
 class Subset {
  public:
-    Subset(D dataset, std::vector<std::int64_t> indices, Loc loc = Loc::current())
-        : dataset_(std::move(dataset)), indices_(std::move(indices)) {
+    Subset(D dataset, std::vector<std::int64_t> indices, Loc loc = Loc::current()) : dataset_(std::move(dataset)), indices_(std::move(indices)) {
         detail::check_indices(indices_, dataset_.size(), "Subset", loc);
     }
     std::int64_t size() const { return static_cast<std::int64_t>(indices_.size()); }
@@ -227,16 +224,16 @@ MapDataset<D, F> map(D dataset, F fn, Loc loc = Loc::current()) {
 
 /// Parts of these sizes, in random order. Throws ValueError unless they add up to the dataset's.
 template <Dataset D>
-std::vector<Subset<D>> random_split(const D& dataset, const std::vector<std::int64_t>& sizes,
-                                    Generator& random = default_generator(), Loc loc = Loc::current()) {
+std::vector<Subset<D>> random_split(const D& dataset, const std::vector<std::int64_t>& sizes, Generator& random = default_generator(),
+                                    Loc loc = Loc::current()) {
     std::vector<Subset<D>> parts;
     for (auto& indices : detail::split(dataset.size(), sizes, random, loc)) parts.emplace_back(dataset, std::move(indices), loc);
     return parts;
 }
 /// The same by fractions, which add up to 1: {0.9, 0.1}. Sizes are rounded down, what is left goes to the first parts, one each.
 template <Dataset D>
-std::vector<Subset<D>> random_split(const D& dataset, const std::vector<double>& fractions,
-                                    Generator& random = default_generator(), Loc loc = Loc::current()) {
+std::vector<Subset<D>> random_split(const D& dataset, const std::vector<double>& fractions, Generator& random = default_generator(),
+                                    Loc loc = Loc::current()) {
     return random_split(dataset, detail::sizes_of(dataset.size(), fractions, loc), random, loc);
 }
 template <Dataset D>

@@ -23,8 +23,7 @@ struct IdxType {
     std::size_t size;
     DType dtype;
 };
-constexpr IdxType kIdxTypes[] = {{0x08, 1, uint8}, {0x09, 1, int32},   {0x0B, 2, int32},
-                                 {0x0C, 4, int32}, {0x0D, 4, float32}, {0x0E, 8, float64}};
+constexpr IdxType kIdxTypes[] = {{0x08, 1, uint8}, {0x09, 1, int32}, {0x0B, 2, int32}, {0x0C, 4, int32}, {0x0D, 4, float32}, {0x0E, 8, float64}};
 
 // From big-endian, and to the width of an int32.
 template <class Stored, class T>
@@ -43,8 +42,7 @@ Tensor read_idx_stream(io::InputStream& stream, const Loc& loc) {
     stream.read(magic, sizeof magic);
     const auto* type = std::find_if(std::begin(kIdxTypes), std::end(kIdxTypes), [&](const IdxType& t) { return t.code == magic[2]; });
     if (magic[0] != 0 || magic[1] != 0 || type == std::end(kIdxTypes)) {
-        stream.fail_at(0, fmt::format("not an IDX file: it begins with {:02x} {:02x} {:02x} {:02x}", magic[0], magic[1], magic[2],
-                                      magic[3]));
+        stream.fail_at(0, fmt::format("not an IDX file: it begins with {:02x} {:02x} {:02x} {:02x}", magic[0], magic[1], magic[2], magic[3]));
     }
     if (magic[3] > kMaxRank) stream.fail_at(3, fmt::format("{} dimensions, a tensor has at most {}", magic[3], kMaxRank));
     Shape shape;
@@ -55,7 +53,7 @@ Tensor read_idx_stream(io::InputStream& stream, const Loc& loc) {
         for (const unsigned char byte : size) number = number << 8 | byte;
         shape.push_back(number);
     }
-    const auto bytes = static_cast<std::uint64_t>(tapir::detail::bytes_of(shape, type->size));  // -1 is past all limits
+    const auto bytes = static_cast<std::uint64_t>(tapir::detail::bytes_of(shape, type->size));      // -1 is past all limits
     if (bytes > stream.most_left() || tapir::detail::bytes_of(shape, itemsize(type->dtype)) < 0) {  // elements may become wider
         stream.fail_at(4, fmt::format("shape {} needs more bytes than the {} that the file can have", shape, stream.most_left()));
     }
@@ -130,8 +128,7 @@ TensorDataset<Tensor, Tensor> mnist(const TextArg& folder, bool train, Loc loc) 
     const std::string label_path = find_file(folder, prefix + "-labels-idx1-ubyte", loc);
     const Tensor images = read_idx_file("mnist", image_path, loc), labels = read_idx_file("mnist", label_path, loc);
     if (images.dim() != 3 || images.dtype() != uint8) {
-        fail<FileError>(loc, "mnist: {}: images have 3 dimensions of bytes, not shape {} and {}", image_path, images.shape(),
-                        images.dtype());
+        fail<FileError>(loc, "mnist: {}: images have 3 dimensions of bytes, not shape {} and {}", image_path, images.shape(), images.dtype());
     }
     if (labels.dim() != 1 || labels.dtype() != uint8 || labels.shape()[0] != images.shape()[0]) {
         fail<FileError>(loc, "mnist: {}: labels of shape {} and {} for images of shape {}", label_path, labels.shape(), labels.dtype(),

@@ -65,9 +65,7 @@ struct Result {
 
 }  // namespace
 
-Generator item_generator(const LoaderState& state, int64_t index) noexcept {
-    return generator_for(Purpose::item, state.seed, state.epoch, index);
-}
+Generator item_generator(const LoaderState& state, int64_t index) noexcept { return generator_for(Purpose::item, state.seed, state.epoch, index); }
 
 // --- The position ----------------------------------------------------------------------------------------------------------
 
@@ -100,8 +98,7 @@ std::shared_ptr<const BatchSampler> LoaderBase::batches_of(int64_t items, const 
     return in_batches(std::move(sampler), options, loc);
 }
 
-std::shared_ptr<const BatchSampler> LoaderBase::batches_of(std::shared_ptr<const Sampler> sampler, const LoaderOptions& options,
-                                                           const Loc& loc) {
+std::shared_ptr<const BatchSampler> LoaderBase::batches_of(std::shared_ptr<const Sampler> sampler, const LoaderOptions& options, const Loc& loc) {
     if (options.shuffle) fail<ValueError>(loc, "DataLoader: a sampler decides the order; shuffle must be false beside one");
     return in_batches(std::move(sampler), options, loc);
 }
@@ -111,9 +108,10 @@ LoaderBase::~LoaderBase() = default;
 void LoaderBase::fail_collate(const ShapeError& error, const Loc& loc) const {
     std::string_view file = made_at_.file_name();
     file.remove_prefix(file.rfind('/') + 1);
-    fail<ShapeError>(loc, "DataLoader: the items of a batch do not go together: {}\n  give the loader of {}:{} a function that puts them "
-                          "together: DataLoader(dataset, options, [](std::vector<Item> items) {{ ... }}); "
-                          "nn::pad_sequence() makes one tensor of several of different lengths",
+    fail<ShapeError>(loc,
+                     "DataLoader: the items of a batch do not go together: {}\n  give the loader of {}:{} a function that puts them "
+                     "together: DataLoader(dataset, options, [](std::vector<Item> items) {{ ... }}); "
+                     "nn::pad_sequence() makes one tensor of several of different lengths",
                      io::text_of(error), file, made_at_.line());
 }
 
@@ -122,8 +120,7 @@ int64_t LoaderBase::size() const { return batches_->size(); }
 void LoaderBase::set_state(const LoaderState& state, Loc loc) {
     const CallerScope caller(loc);
     if (state.epoch < 0 || state.batch < 0 || state.batch > size()) {
-        fail<ValueError>(loc, "DataLoader: cannot go on from batch {} of epoch {}: an epoch has {} batches", state.batch, state.epoch,
-                         size());
+        fail<ValueError>(loc, "DataLoader: cannot go on from batch {} of epoch {}: an epoch has {} batches", state.batch, state.epoch, size());
     }
     state_ = state;
     is_under_way_ = false;
@@ -187,9 +184,7 @@ struct Pass::Work {
         name_thread(worker);
         std::unique_lock lock(mutex);
         while (true) {
-            wanted.wait(lock, [&] {
-                return is_stopped || next_in == count() || next_in < next_out + static_cast<int64_t>(results.size());
-            });
+            wanted.wait(lock, [&] { return is_stopped || next_in == count() || next_in < next_out + static_cast<int64_t>(results.size()); });
             if (is_stopped || next_in == count()) return;
             const int64_t i = next_in++;
             lock.unlock();
@@ -252,8 +247,7 @@ Pass::Pass(LoaderBase& loader, MakeBatch make, const Loc& loc) {
         check_indices(batch, loader.items_, "DataLoader: from the sampler", loc);
     }
     if (state.batch > w.count()) {
-        fail<ValueError>(loc, "DataLoader: cannot go on from batch {} of epoch {}: it has {} batches", state.batch, state.epoch,
-                         w.count());
+        fail<ValueError>(loc, "DataLoader: cannot go on from batch {} of epoch {}: it has {} batches", state.batch, state.epoch, w.count());
     }
     w.next_in = w.next_out = state.batch;
     const int workers = static_cast<int>(std::min<int64_t>(loader.options_.num_workers, w.count() - w.next_out));

@@ -40,10 +40,10 @@ namespace tapir::data {
 
 struct LoaderOptions {
     std::int64_t batch_size = 1;
-    bool shuffle = false;  ///< another order each epoch
-    int num_workers = 0;   ///< threads; 0: the loop's own
-    bool drop_last = false;   ///< leave out a last batch that is not full
-    int prefetch_factor = 2;  ///< batches that each worker makes ahead
+    bool shuffle = false;                    ///< another order each epoch
+    int num_workers = 0;                     ///< threads; 0: the loop's own
+    bool drop_last = false;                  ///< leave out a last batch that is not full
+    int prefetch_factor = 2;                 ///< batches that each worker makes ahead
     std::optional<std::uint64_t> seed = {};  ///< of all that is drawn; unless given the seed of default_generator() when the loader is made
 };
 
@@ -123,8 +123,7 @@ class LoaderBase {
     /// Throws ShapeError for items that the default collate function could not put together.
     [[noreturn]] void fail_collate(const ShapeError& error, const Loc& loc) const;
     static std::shared_ptr<const BatchSampler> batches_of(std::int64_t items, const LoaderOptions& options, const Loc& loc);
-    static std::shared_ptr<const BatchSampler> batches_of(std::shared_ptr<const Sampler> sampler, const LoaderOptions& options,
-                                                          const Loc& loc);
+    static std::shared_ptr<const BatchSampler> batches_of(std::shared_ptr<const Sampler> sampler, const LoaderOptions& options, const Loc& loc);
 
  private:
     friend class Pass;
@@ -193,8 +192,7 @@ class DataLoader : public detail::LoaderBase {
 
      private:
         friend class DataLoader;
-        explicit Iterator(std::unique_ptr<detail::Pass> pass)
-            : pass_(std::move(pass)), batch_(std::static_pointer_cast<Batch>(pass_->next())) {}
+        explicit Iterator(std::unique_ptr<detail::Pass> pass) : pass_(std::move(pass)), batch_(std::static_pointer_cast<Batch>(pass_->next())) {}
 
         std::unique_ptr<detail::Pass> pass_;
         std::shared_ptr<Batch> batch_;
@@ -203,10 +201,7 @@ class DataLoader : public detail::LoaderBase {
     /// Begins an epoch: the one of set_state() or, if a loop was left early, the one after it. One loop at a time.
     Iterator begin(Loc loc = Loc::current()) {
         return Iterator(std::make_unique<detail::Pass>(
-            *this,
-            [this](const std::vector<std::int64_t>& indices, const LoaderState& state, const Loc& line) {
-                return make(indices, state, line);
-            },
+            *this, [this](const std::vector<std::int64_t>& indices, const LoaderState& state, const Loc& line) { return make(indices, state, line); },
             loc));
     }
     End end() const noexcept { return {}; }

@@ -43,8 +43,7 @@ class Parser {
             }
         }
         if (!open_.empty()) {
-            stop(text_.size(), fmt::format("the line ends before the '(' in column {} is closed ({} open)",
-                                           open_.back().offset + 1, open_.size()));
+            stop(text_.size(), fmt::format("the line ends before the '(' in column {} is closed ({} open)", open_.back().offset + 1, open_.size()));
         }
         if (builder_.size() == 0) stop(0, "no tree in this line");
         return builder_.build(source_);
@@ -86,8 +85,7 @@ class Parser {
         const std::size_t offset = at_;
         const std::string_view token = take_token();
         if (open_.empty()) {
-            stop(offset, builder_.size() > 0 ? "text after the end of the tree"
-                                             : fmt::format("expected '(' but found {}", in_quotes(token)));
+            stop(offset, builder_.size() > 0 ? "text after the end of the tree" : fmt::format("expected '(' but found {}", in_quotes(token)));
         }
         OpenNode& node = open_.back();
         if (!node.word.empty()) stop(offset, fmt::format("a second word, {}, in one node", in_quotes(token)));

@@ -165,8 +165,8 @@ void check_rows(const Tensor* tensors, std::size_t count, const Loc& loc) {
         if (!t.defined()) fail<ValueError>(loc, "TensorDataset: tensor {} is undefined", i);
         if (t.dim() == 0) fail<ShapeError>(loc, "TensorDataset: tensor {} has no dimensions, and so no rows", i);
         if (t.shape()[0] != tensors[0].shape()[0]) {
-            fail<ShapeError>(loc, "TensorDataset: tensor {} has {} rows, the first has {}: {} and {}", i, t.shape()[0],
-                             tensors[0].shape()[0], t.shape(), tensors[0].shape());
+            fail<ShapeError>(loc, "TensorDataset: tensor {} has {} rows, the first has {}: {} and {}", i, t.shape()[0], tensors[0].shape()[0],
+                             t.shape(), tensors[0].shape());
         }
     }
 }

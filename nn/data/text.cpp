@@ -16,7 +16,7 @@ LineReader::LineReader(const TextArg& path, const char* op, Loc loc)
     : path_(path), op_(tapir::detail::given_view(op, loc).data()), loc_(loc), descriptor_(io::open_to_read(op, path, loc)) {
     const CallerScope caller(loc);
     if (descriptor_ < 0) fail<FileError>(loc_, "{}: {}:1:1: cannot open: {}", op_, path_, std::strerror(errno));
-    struct stat status {};
+    struct stat status{};
     if (::fstat(descriptor_, &status) != 0) return;
     if (S_ISDIR(status.st_mode)) {
         ::close(descriptor_);

@@ -8,8 +8,7 @@
 
 namespace tapir::data {
 
-Tree::Tree(std::vector<TreeNode> nodes, int depth, TreeSource source)
-    : nodes_(std::move(nodes)), depth_(depth), source_(std::move(source)) {}
+Tree::Tree(std::vector<TreeNode> nodes, int depth, TreeSource source) : nodes_(std::move(nodes)), depth_(depth), source_(std::move(source)) {}
 
 Tree::Tree(Tree&&) noexcept = default;
 Tree& Tree::operator=(Tree&&) noexcept = default;
@@ -53,9 +52,7 @@ int Tree::Builder::leaf(int label, std::string word, int token) {
 
 int Tree::Builder::inner(int label, int left, int right, Loc loc) {
     const CallerScope caller(loc);
-    const auto is_free = [this](int index) {
-        return index >= 0 && index < size() && !links_[static_cast<std::size_t>(index)].has_parent;
-    };
+    const auto is_free = [this](int index) { return index >= 0 && index < size() && !links_[static_cast<std::size_t>(index)].has_parent; };
     if (left >= right || !is_free(left) || !is_free(right)) {
         fail<ValueError>(loc, "Tree::Builder::inner: two nodes without a parent are needed, in order");
     }

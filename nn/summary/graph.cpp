@@ -78,12 +78,12 @@ int data_type(DType dtype) {  // as types.proto numbers them
 
 // A node, wherever it comes from.
 struct Entry {
-    std::string op;                        // "Parameter", "Input", or what an op is called
-    std::string leaf;                      // of what no op made: its name; "" for others
+    std::string op;    // "Parameter", "Input", or what an op is called
+    std::string leaf;  // of what no op made: its name; "" for others
     bool is_leaf = false;
     const ModuleName* module = nullptr;
     std::uint32_t module_call = 0;
-    std::vector<std::pair<std::size_t, int>> inputs = {};  // entries, and which of their outputs
+    std::vector<std::pair<std::size_t, int>> inputs = {};                   // entries, and which of their outputs
     std::vector<std::pair<std::vector<std::int64_t>, DType>> outputs = {};  // shapes, -1 for sizes that differ from run to run
     Device device = {};
     std::vector<std::pair<const char*, std::string>> texts = {};
@@ -251,8 +251,8 @@ class Drawn {
     }
 
     const std::vector<Entry>& entries_;
-    bool knows_places_ = false;  // paths that are empty are the model's
-    std::set<std::string, std::less<>> with_parameters_;  // paths of modules
+    bool knows_places_ = false;                                         // paths that are empty are the model's
+    std::set<std::string, std::less<>> with_parameters_;                // paths of modules
     std::map<std::string, std::set<std::uint32_t>, std::less<>> runs_;  // by the module's path
     Scope root_;
     std::vector<const Scope*> scopes_;  // by entry
@@ -335,9 +335,13 @@ class EntriesOfGraph {
             shape += (shape.empty() ? "" : ", ") + shape_of(*node.results[k]);
             entry.device = node.results[k]->device;
         }
-        for (const auto& [name, value] : node.attributes().all()) attributes += fmt::format("{}{}={}", attributes.empty() ? "" : ", ", name, to_string(value));
-        entry.texts = {{"line", node.loc.line() > 0 ? tapir::detail::file_and_line(node.loc) : ""}, {"module", node.module ? node.module->shown() : ""},
-                       {"shape", shape}, {"numbers", numbers}, {"attributes", attributes}};
+        for (const auto& [name, value] : node.attributes().all())
+            attributes += fmt::format("{}{}={}", attributes.empty() ? "" : ", ", name, to_string(value));
+        entry.texts = {{"line", node.loc.line() > 0 ? tapir::detail::file_and_line(node.loc) : ""},
+                       {"module", node.module ? node.module->shown() : ""},
+                       {"shape", shape},
+                       {"numbers", numbers},
+                       {"attributes", attributes}};
         entries_.push_back(std::move(entry));
     }
     void add_end(const char* op, const std::string& name, const Graph::Value& value) {

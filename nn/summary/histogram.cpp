@@ -39,10 +39,10 @@ class Buckets {
     }
 
  private:
-    static constexpr int kShift = 47;                                      // leaves the exponent and 5 bits
+    static constexpr int kShift = 47;                                       // leaves the exponent and 5 bits
     static constexpr std::uint64_t kFirst = std::uint64_t{1023 - 40} << 5;  // 2^-40, below 1e-12
-    static constexpr std::size_t kCells = (40 + 67) << 5;                  // up to 2^67, above 1e20
-    std::vector<double> edges_;  // and infinity
+    static constexpr std::size_t kCells = (40 + 67) << 5;                   // up to 2^67, above 1e20
+    std::vector<double> edges_;                                             // and infinity
     std::array<std::uint16_t, kCells> below_{};
 };
 
@@ -115,8 +115,8 @@ const std::vector<double>& default_edges() {
 Histogram histogram_of(const Tensor& x, const std::vector<double>& edges, const Loc& loc) {
     std::vector<std::int64_t> counts;
     const bool is_wide = x.dtype() == float64 || x.dtype() == int32 || x.dtype() == int64;  // float32 has the values of all others
-    const Sums sums = is_wide ? count<double>(x.to(float64, loc).contiguous(loc), edges, counts)
-                              : count<float>(x.to(float32, loc).contiguous(loc), edges, counts);
+    const Sums sums =
+        is_wide ? count<double>(x.to(float64, loc).contiguous(loc), edges, counts) : count<float>(x.to(float32, loc).contiguous(loc), edges, counts);
     Histogram result;
     if (sums.num == 0) return result;
     result.min = sums.min;

@@ -63,10 +63,10 @@ Pixels pixels_of(const char* op, const Tensor& x, std::string_view dataformats, 
         fail<ValueError>(loc, "{}: dataformats must be an order of HW, CHW or NCHW, got {}", op, io::shown(dataformats));
     }
     if (x.dim() != static_cast<int>(format.size())) {
-        const char* hint = x.dim() == 2   ? "; for a grey image give dataformats as \"HW\""
-                           : x.dim() == 4 && std::string_view(op) == "add_image" ? "; for several images call add_images()"
-                           : x.dim() == 3 && format == "NCHW" ? "; for one image call add_image(), for grey ones give x.unsqueeze(1)"
-                                                              : "";
+        const char* hint = x.dim() == 2                           ? "; for a grey image give dataformats as \"HW\""
+            : x.dim() == 4 && std::string_view(op) == "add_image" ? "; for several images call add_images()"
+            : x.dim() == 3 && format == "NCHW"                    ? "; for one image call add_image(), for grey ones give x.unsqueeze(1)"
+                                                                  : "";
         fail<ShapeError>(loc, "{}: the image has shape {}, which is not \"{}\"{}", op, x.shape(), format, hint);
     }
     Tensor ordered = x;
@@ -82,11 +82,10 @@ Pixels pixels_of(const char* op, const Tensor& x, std::string_view dataformats, 
     if (channels != 1 && channels != 3 && channels != 4) {
         const std::int64_t last = x.size(-1);
         const bool is_last = format == "NCHW" && (last == 1 || last == 3 || last == 4);
-        const char* hint = !is_last       ? ""
-                           : x.dim() == 4 ? "; are they the last dimension? Give dataformats as \"NHWC\""
-                                          : "; are they the last dimension? Give dataformats as \"HWC\"";
-        fail<ShapeError>(loc, "{}: an image must have 1, 3 or 4 channels, got {} in shape {} as {}{}", op, channels, x.shape(),
-                         dataformats, hint);
+        const char* hint = !is_last ? ""
+            : x.dim() == 4          ? "; are they the last dimension? Give dataformats as \"NHWC\""
+                                    : "; are they the last dimension? Give dataformats as \"HWC\"";
+        fail<ShapeError>(loc, "{}: an image must have 1, 3 or 4 channels, got {} in shape {} as {}{}", op, channels, x.shape(), dataformats, hint);
     }
     if (x.numel() == 0) fail<ShapeError>(loc, "{}: an image without pixels, of shape {}", op, x.shape());
 

@@ -11,7 +11,7 @@ namespace tapir::summary {
 
 struct Pixels {
     std::int64_t height = 0, width = 0;
-    int channels = 1;  // 1: grey, 3: RGB, 4: RGBA
+    int channels = 1;   // 1: grey, 3: RGB, 4: RGBA
     std::string bytes;  // rows from the top, pixels from the left, channels
 };
 

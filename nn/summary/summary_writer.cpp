@@ -151,8 +151,8 @@ void SummaryWriter::add_scalar(TextViewArg tag, const Tensor& scalar_value, std:
     add_scalar(tag, scalar_value.item(loc), global_step, walltime, loc);
 }
 
-void SummaryWriter::add_scalars(TextViewArg main_tag, const std::vector<std::pair<std::string, double>>& tag_scalar_dict,
-                                std::int64_t global_step, double walltime, Loc loc) {
+void SummaryWriter::add_scalars(TextViewArg main_tag, const std::vector<std::pair<std::string, double>>& tag_scalar_dict, std::int64_t global_step,
+                                double walltime, Loc loc) {
     const CallerScope caller(loc);
     const char* op = "add_scalars";
     Impl& impl = of_writer(impl_, op, loc);
@@ -165,8 +165,8 @@ void SummaryWriter::add_scalars(TextViewArg main_tag, const std::vector<std::pai
     }
 }
 
-void SummaryWriter::add_histogram(TextViewArg tag, const Tensor& values, std::int64_t global_step, const std::vector<double>& bins,
-                                  double walltime, Loc loc) {
+void SummaryWriter::add_histogram(TextViewArg tag, const Tensor& values, std::int64_t global_step, const std::vector<double>& bins, double walltime,
+                                  Loc loc) {
     const CallerScope caller(loc);
     const char* op = "add_histogram";
     check_text(op, "tag", tag, loc);
@@ -199,14 +199,14 @@ Message image_event(const char* op, std::string_view tag, const Tensor& x, std::
 
 }  // namespace
 
-void SummaryWriter::add_image(TextViewArg tag, const Tensor& img_tensor, std::int64_t global_step, double walltime,
-                              TextViewArg dataformats, Loc loc) {
+void SummaryWriter::add_image(TextViewArg tag, const Tensor& img_tensor, std::int64_t global_step, double walltime, TextViewArg dataformats,
+                              Loc loc) {
     const CallerScope caller(loc);
     of_writer(impl_, "add_image", loc).add("add_image", image_event("add_image", tag, img_tensor, global_step, walltime, dataformats, loc), loc);
 }
 
-void SummaryWriter::add_images(TextViewArg tag, const Tensor& img_tensor, std::int64_t global_step, double walltime,
-                               TextViewArg dataformats, Loc loc) {
+void SummaryWriter::add_images(TextViewArg tag, const Tensor& img_tensor, std::int64_t global_step, double walltime, TextViewArg dataformats,
+                               Loc loc) {
     const CallerScope caller(loc);
     of_writer(impl_, "add_images", loc).add("add_images", image_event("add_images", tag, img_tensor, global_step, walltime, dataformats, loc), loc);
 }
@@ -290,9 +290,7 @@ Message value_of(const HParam& p) {
     return value;
 }
 
-int type_of(const HParam& p) {
-    return p.kind == HParam::Kind::text ? 1 : p.kind == HParam::Kind::boolean ? 2 : 3;
-}
+int type_of(const HParam& p) { return p.kind == HParam::Kind::text ? 1 : p.kind == HParam::Kind::boolean ? 2 : 3; }
 
 // HParamsPluginData with one of its fields, as a summary.
 Message hparams_event(std::string_view tag, int field, const Message& content) {
@@ -315,8 +313,8 @@ std::set<std::string> names_of(const char* op, const char* what, const Pairs& pa
 
 void SummaryWriter::add_hparams(const std::vector<std::pair<std::string, HParam>>& hparam_dict,
                                 const std::vector<std::pair<std::string, double>>& metric_dict,
-                                const std::vector<std::pair<std::string, std::vector<HParam>>>& hparam_domain_discrete,
-                                TextViewArg run_name, Loc loc) {
+                                const std::vector<std::pair<std::string, std::vector<HParam>>>& hparam_domain_discrete, TextViewArg run_name,
+                                Loc loc) {
     const CallerScope caller(loc);
     const char* op = "add_hparams";
     Impl& impl = of_writer(impl_, op, loc);
@@ -361,8 +359,7 @@ namespace {
 class FolderLock {
  public:
     explicit FolderLock(const std::string& folder) : descriptor_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-        while (descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
-        }
+        while (descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {}
     }
     ~FolderLock() {
         if (descriptor_ < 0) return;
@@ -437,8 +434,8 @@ std::string sprite(const char* op, const Tensor& images, const Loc& loc) {
 
 }  // namespace
 
-void SummaryWriter::add_embedding(const Tensor& mat, const std::vector<std::string>& metadata, const Tensor& label_img,
-                                  std::int64_t global_step, TextViewArg tag, const std::vector<std::string>& metadata_header, Loc loc) {
+void SummaryWriter::add_embedding(const Tensor& mat, const std::vector<std::string>& metadata, const Tensor& label_img, std::int64_t global_step,
+                                  TextViewArg tag, const std::vector<std::string>& metadata_header, Loc loc) {
     const CallerScope caller(loc);
     const char* op = "add_embedding";
     Impl& impl = of_writer(impl_, op, loc);

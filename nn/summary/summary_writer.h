@@ -42,7 +42,7 @@ class Graph;
 namespace tapir::nn {
 
 struct SummaryWriterOptions {
-    std::string comment = {};          ///< what the default folder's name ends with
+    std::string comment = {};  ///< what the default folder's name ends with
     /// Of a run that was resumed: TensorBoard forgets what was logged for this step and later ones.
     std::optional<std::int64_t> purge_step = {};
     std::string filename_suffix = {};  ///< of every event file
@@ -55,8 +55,8 @@ struct HParam {
     template <class T>
         requires std::is_arithmetic_v<T>
     HParam(T value) : kind(std::is_same_v<T, bool> ? Kind::boolean : Kind::number), number(static_cast<double>(value)) {}  // NOLINT
-    HParam(std::string value) : kind(Kind::text), text(std::move(value)) {}                                              // NOLINT
-    HParam(const char* value, Loc loc = Loc::current()) : kind(Kind::text), text(TextArg(value, loc)) {}                 // NOLINT
+    HParam(std::string value) : kind(Kind::text), text(std::move(value)) {}                                                // NOLINT
+    HParam(const char* value, Loc loc = Loc::current()) : kind(Kind::text), text(TextArg(value, loc)) {}                   // NOLINT
 
     Kind kind;
     double number = 0;
@@ -76,12 +76,11 @@ class SummaryWriter {
 
     /// A number, nan and infinity too; TensorBoard keeps float32. A tensor has one element (ShapeError).
     void add_scalar(TextViewArg tag, double scalar_value, std::int64_t global_step = 0, double walltime = kNow, Loc loc = Loc::current());
-    void add_scalar(TextViewArg tag, const Tensor& scalar_value, std::int64_t global_step = 0, double walltime = kNow,
-                    Loc loc = Loc::current());
+    void add_scalar(TextViewArg tag, const Tensor& scalar_value, std::int64_t global_step = 0, double walltime = kNow, Loc loc = Loc::current());
     /// Several curves in one chart: add_scalars("loss", {{"train", a}, {"test", b}}, step). Each is a run of its own, in the folder
     /// LOG_DIR/MAIN_TAG_TAG.
-    void add_scalars(TextViewArg main_tag, const std::vector<std::pair<std::string, double>>& tag_scalar_dict,
-                     std::int64_t global_step = 0, double walltime = kNow, Loc loc = Loc::current());
+    void add_scalars(TextViewArg main_tag, const std::vector<std::pair<std::string, double>>& tag_scalar_dict, std::int64_t global_step = 0,
+                     double walltime = kNow, Loc loc = Loc::current());
     /// Of the finite elements of a tensor of any shape and dtype, in PyTorch's bins="tensorflow"; with `bins` between these edges, which
     /// ascend (ValueError). TensorBoard makes histograms and distributions of it. Throws ValueError for an undefined tensor: a gradient
     /// before backward(), say.
@@ -90,14 +89,13 @@ class SummaryWriter {
     /// uint8, or floating, 0 to 1; what is beyond becomes black or white, as nan does black. 1, 3 (RGB) or 4 channels (RGBA), in the
     /// order that dataformats names: "CHW", "HWC", "HW". Throws ShapeError, DTypeError (integers), ValueError, and FileError in a
     /// build without zlib.
-    void add_image(TextViewArg tag, const Tensor& img_tensor, std::int64_t global_step = 0, double walltime = kNow,
-                   TextViewArg dataformats = "CHW", Loc loc = Loc::current());
+    void add_image(TextViewArg tag, const Tensor& img_tensor, std::int64_t global_step = 0, double walltime = kNow, TextViewArg dataformats = "CHW",
+                   Loc loc = Loc::current());
     /// The same of several images, which are shown in rows of eight.
-    void add_images(TextViewArg tag, const Tensor& img_tensor, std::int64_t global_step = 0, double walltime = kNow,
-                    TextViewArg dataformats = "NCHW", Loc loc = Loc::current());
+    void add_images(TextViewArg tag, const Tensor& img_tensor, std::int64_t global_step = 0, double walltime = kNow, TextViewArg dataformats = "NCHW",
+                    Loc loc = Loc::current());
     /// Markdown. What is not UTF-8 becomes U+FFFD.
-    void add_text(TextViewArg tag, TextViewArg text_string, std::int64_t global_step = 0, double walltime = kNow,
-                  Loc loc = Loc::current());
+    void add_text(TextViewArg tag, TextViewArg text_string, std::int64_t global_step = 0, double walltime = kNow, Loc loc = Loc::current());
 
     /// The tape's records as a graph: boxes of modules, shapes at the edges, lines of the program among the attributes. It may be the tape
     /// of a training step, before or after its backward pass; of one tree rather than of a batch of them.
@@ -111,11 +109,17 @@ class SummaryWriter {
         add_graph_of(model, input_to_model, [](Module& module, In x) {
             auto& m = static_cast<M&>(module);
             // As an In, it has the caller's line with it. Where there are several of the name, or a template, it is a Tensor.
-            if constexpr (requires { &M::operator(); m(x); }) {
+            if constexpr (requires {
+                              &M::operator();
+                              m(x);
+                          }) {
                 (void)m(x);
             } else if constexpr (requires { m(x.tensor); }) {
                 (void)m(x.tensor);
-            } else if constexpr (requires { &M::forward; m.forward(x); }) {
+            } else if constexpr (requires {
+                                     &M::forward;
+                                     m.forward(x);
+                                 }) {
                 (void)m.forward(x);
             } else {
                 (void)m.forward(x.tensor);
@@ -126,15 +130,13 @@ class SummaryWriter {
     /// Hyper-parameters and what came of them: add_hparams({{"lr", 0.1}, {"optimizer", "adam"}}, {{"accuracy", 0.9}}), at the end of a
     /// run. hparam_domain_discrete has the values that some of them may take. They are a run of their own, in the folder LOG_DIR/RUN_NAME,
     /// or one named by the time. Throws ValueError for a name that comes twice.
-    void add_hparams(const std::vector<std::pair<std::string, HParam>>& hparam_dict,
-                     const std::vector<std::pair<std::string, double>>& metric_dict,
-                     const std::vector<std::pair<std::string, std::vector<HParam>>>& hparam_domain_discrete = {},
-                     TextViewArg run_name = {}, Loc loc = Loc::current());
+    void add_hparams(const std::vector<std::pair<std::string, HParam>>& hparam_dict, const std::vector<std::pair<std::string, double>>& metric_dict,
+                     const std::vector<std::pair<std::string, std::vector<HParam>>>& hparam_domain_discrete = {}, TextViewArg run_name = {},
+                     Loc loc = Loc::current());
     /// Points for TensorBoard's projector: a matrix, a row a point. metadata: a label a point; with metadata_header, labels of as many
     /// columns, with tabs between. label_img: (N, C, H, W), as add_images(). Throws ShapeError, ValueError, FileError.
-    void add_embedding(const Tensor& mat, const std::vector<std::string>& metadata = {}, const Tensor& label_img = {},
-                       std::int64_t global_step = 0, TextViewArg tag = "default", const std::vector<std::string>& metadata_header = {},
-                       Loc loc = Loc::current());
+    void add_embedding(const Tensor& mat, const std::vector<std::string>& metadata = {}, const Tensor& label_img = {}, std::int64_t global_step = 0,
+                       TextViewArg tag = "default", const std::vector<std::string>& metadata_header = {}, Loc loc = Loc::current());
 
     /// Waits until the disk has all.
     void flush(Loc loc = Loc::current());

@@ -45,16 +45,15 @@ void sums_of_rows(const ChannelSums<T>& s, i64 begin, i64 end) {
         const i64 c = row % s.channels;
         const T shift = s.shift[c], scale = kHasGradient ? s.scale[c] : T(1);
         const T *x = s.x + row * s.inner, *g = kHasGradient ? s.g + row * s.inner : nullptr;
-        const Sums<T> sums = sums_of<T>(
-            s.inner, [&](auto at) __attribute__((always_inline)) {
-                const Vector<T> d = at(x) - shift;
-                if constexpr (kHasGradient) {
-                    const Vector<T> by = at(g);
-                    return Terms<T>{by, by * (d * scale)};
-                } else {
-                    return Terms<T>{d, d * d};
-                }
-            });
+        const Sums<T> sums = sums_of<T>(s.inner, [&](auto at) __attribute__((always_inline)) {
+            const Vector<T> d = at(x) - shift;
+            if constexpr (kHasGradient) {
+                const Vector<T> by = at(g);
+                return Terms<T>{by, by * (d * scale)};
+            } else {
+                return Terms<T>{d, d * d};
+            }
+        });
         s.first[c] += sums.first;
         s.second[c] += sums.second;
     }
@@ -89,8 +88,7 @@ void map_rows(const ChannelMap<T>& m, i64 begin, i64 end) {
     }
     for (i64 row = begin * m.channels; row < end * m.channels; ++row) {
         const i64 c = row % m.channels;
-        const T shift = m.shift[c], a = m.a[c], b = m.b[c], scale = kHasGradient ? m.scale[c] : T(0),
-                w = kHasGradient ? m.c[c] : T(0);
+        const T shift = m.shift[c], a = m.a[c], b = m.b[c], scale = kHasGradient ? m.scale[c] : T(0), w = kHasGradient ? m.c[c] : T(0);
         const T *x = m.x + row * m.inner, *g = kHasGradient ? m.g + row * m.inner : nullptr;
         T* y = m.y + row * m.inner;
 #pragma omp simd

@@ -14,14 +14,13 @@ using i64 = std::int64_t;
 
 #define ZeroGrad K(0)
 // Every function takes all there could be; what its row does not save is 0 and unused.
-#define TAPIR_FUNCTION(function, expression)                                                                         \
-    struct function {                                                                                                \
-        template <class K>                                                                                           \
-        static K apply([[maybe_unused]] Flow<K> g, [[maybe_unused]] K a, [[maybe_unused]] K b, [[maybe_unused]] K c, \
-                       [[maybe_unused]] K y) {                                                                       \
-            return expression;                                                                                       \
-        }                                                                                                            \
-        static constexpr int params = 0;                                                                             \
+#define TAPIR_FUNCTION(function, expression)                                                                                                 \
+    struct function {                                                                                                                        \
+        template <class K>                                                                                                                   \
+        static K apply([[maybe_unused]] Flow<K> g, [[maybe_unused]] K a, [[maybe_unused]] K b, [[maybe_unused]] K c, [[maybe_unused]] K y) { \
+            return expression;                                                                                                               \
+        }                                                                                                                                    \
+        static constexpr int params = 0;                                                                                                     \
     };
 #define TAPIR_UNARY0(name, types, saves, onnx, low, high, doc, forward, backward)                      \
     struct name##_backward {                                                                           \
@@ -31,23 +30,21 @@ using i64 = std::int64_t;
         }                                                                                              \
         static constexpr int params = 0;                                                               \
     };
-#define TAPIR_UNARY1(name, p0, d0, types, saves, onnx, low, high, doc, forward, backward)            \
-    struct name##_backward {                                                                         \
-        template <class K>                                                                           \
-        static K apply([[maybe_unused]] Flow<K> g, [[maybe_unused]] K x, K, K, [[maybe_unused]] K y, \
-                       [[maybe_unused]] K p0) {                                                      \
-            return backward;                                                                         \
-        }                                                                                            \
-        static constexpr int params = 1;                                                             \
+#define TAPIR_UNARY1(name, p0, d0, types, saves, onnx, low, high, doc, forward, backward)                                     \
+    struct name##_backward {                                                                                                  \
+        template <class K>                                                                                                    \
+        static K apply([[maybe_unused]] Flow<K> g, [[maybe_unused]] K x, K, K, [[maybe_unused]] K y, [[maybe_unused]] K p0) { \
+            return backward;                                                                                                  \
+        }                                                                                                                     \
+        static constexpr int params = 1;                                                                                      \
     };
-#define TAPIR_UNARY2(name, p0, d0, p1, d1, types, saves, onnx, low, high, doc, forward, backward)    \
-    struct name##_backward {                                                                         \
-        template <class K>                                                                           \
-        static K apply([[maybe_unused]] Flow<K> g, [[maybe_unused]] K x, K, K, [[maybe_unused]] K y, \
-                       [[maybe_unused]] K p0, [[maybe_unused]] K p1) {                               \
-            return backward;                                                                         \
-        }                                                                                            \
-        static constexpr int params = 2;                                                             \
+#define TAPIR_UNARY2(name, p0, d0, p1, d1, types, saves, onnx, low, high, doc, forward, backward)                                                    \
+    struct name##_backward {                                                                                                                         \
+        template <class K>                                                                                                                           \
+        static K apply([[maybe_unused]] Flow<K> g, [[maybe_unused]] K x, K, K, [[maybe_unused]] K y, [[maybe_unused]] K p0, [[maybe_unused]] K p1) { \
+            return backward;                                                                                                                         \
+        }                                                                                                                                            \
+        static constexpr int params = 2;                                                                                                             \
     };
 #define TAPIR_BINARY(name, types, saves, onnx, low, high, doc, forward, backward_a, backward_b) \
     TAPIR_FUNCTION(name##_backward_a, backward_a)                                               \
@@ -68,8 +65,7 @@ void loop(i64 n, void* out, const void* const* in, const double* params) {
         for (int lower = 1; lower < bit; lower <<= 1) position += (saves & lower) != 0;
         return static_cast<const T*>(in[saves & bit ? position : 0]);
     };
-    const T *g = static_cast<const T*>(in[0]), *a = operand(SaveA), *b = operand(SaveB), *c = operand(SaveC),
-            *y = operand(SaveY);
+    const T *g = static_cast<const T*>(in[0]), *a = operand(SaveA), *b = operand(SaveB), *c = operand(SaveC), *y = operand(SaveY);
     auto* dx = static_cast<T*>(out);
     [[maybe_unused]] const T p0 = F::params > 0 ? static_cast<T>(params[0]) : T(0);
     [[maybe_unused]] const T p1 = F::params > 1 ? static_cast<T>(params[1]) : T(0);
@@ -88,16 +84,14 @@ void loop(i64 n, void* out, const void* const* in, const double* params) {
     }
 }
 
-#define TAPIR_PAIR(function, saves) \
-    { loop<function, saves, float>, loop<function, saves, double> }
+#define TAPIR_PAIR(function, saves) {loop<function, saves, float>, loop<function, saves, double>}
 
 const BackwardTable table = {{
 #define TAPIR_UNARY0(name, types, saves, ...) {TAPIR_PAIR(name##_backward, saves)},
 #define TAPIR_UNARY1(name, p0, d0, types, saves, ...) {TAPIR_PAIR(name##_backward, saves)},
 #define TAPIR_UNARY2(name, p0, d0, p1, d1, types, saves, ...) {TAPIR_PAIR(name##_backward, saves)},
 #define TAPIR_PREDICATE(name, ...) {},
-#define TAPIR_BINARY(name, types, saves, ...) \
-    {TAPIR_PAIR(name##_backward_a, saves), TAPIR_PAIR(name##_backward_b, saves)},
+#define TAPIR_BINARY(name, types, saves, ...) {TAPIR_PAIR(name##_backward_a, saves), TAPIR_PAIR(name##_backward_b, saves)},
 #define TAPIR_COMPARE(name, ...) {},
 #define TAPIR_TERNARY(name, types, saves, ...) \
     {TAPIR_PAIR(name##_backward_a, saves), TAPIR_PAIR(name##_backward_b, saves), TAPIR_PAIR(name##_backward_c, saves)},

@@ -1,6 +1,6 @@
 // The forward loops, from elementwise.def.
-#include "tapir/ops/kernels/elementwise.h"
 #include "tapir/ops/cpu/math_impl.h"
+#include "tapir/ops/kernels/elementwise.h"
 
 namespace tapir::kernels {
 namespace TAPIR_ISA {
@@ -24,31 +24,52 @@ T parameter(double value) {
 // The functions of the table. K makes constants of the element type.
 #define TAPIR_UNARY0(name, types, saves, onnx, low, high, doc, forward, ...) \
     struct name##_forward {                                                  \
-        template <class K> static K apply(K x) { return K(forward); }        \
+        template <class K>                                                   \
+        static K apply(K x) {                                                \
+            return K(forward);                                               \
+        }                                                                    \
     };
 #define TAPIR_UNARY1(name, p0, d0, types, saves, onnx, low, high, doc, forward, ...) \
     struct name##_forward {                                                          \
-        template <class K> static K apply(K x, K p0) { return K(forward); }          \
+        template <class K>                                                           \
+        static K apply(K x, K p0) {                                                  \
+            return K(forward);                                                       \
+        }                                                                            \
     };
 #define TAPIR_UNARY2(name, p0, d0, p1, d1, types, saves, onnx, low, high, doc, forward, ...) \
     struct name##_forward {                                                                  \
-        template <class K> static K apply(K x, K p0, K p1) { return K(forward); }            \
+        template <class K>                                                                   \
+        static K apply(K x, K p0, K p1) {                                                    \
+            return K(forward);                                                               \
+        }                                                                                    \
     };
-#define TAPIR_PREDICATE(name, onnx, doc, forward)                        \
-    struct name##_forward {                                              \
-        template <class K> static bool apply(K x) { return forward; }    \
+#define TAPIR_PREDICATE(name, onnx, doc, forward) \
+    struct name##_forward {                       \
+        template <class K>                        \
+        static bool apply(K x) {                  \
+            return forward;                       \
+        }                                         \
     };
 #define TAPIR_BINARY(name, types, saves, onnx, low, high, doc, forward, ...) \
     struct name##_forward {                                                  \
-        template <class K> static K apply(K a, K b) { return K(forward); }   \
+        template <class K>                                                   \
+        static K apply(K a, K b) {                                           \
+            return K(forward);                                               \
+        }                                                                    \
     };
-#define TAPIR_COMPARE(name, onnx, doc, forward)                             \
-    struct name##_forward {                                                 \
-        template <class K> static bool apply(K a, K b) { return forward; }  \
+#define TAPIR_COMPARE(name, onnx, doc, forward) \
+    struct name##_forward {                     \
+        template <class K>                      \
+        static bool apply(K a, K b) {           \
+            return forward;                     \
+        }                                       \
     };
-#define TAPIR_TERNARY(name, types, saves, onnx, low, high, doc, forward, ...)   \
-    struct name##_forward {                                                     \
-        template <class K> static K apply(K a, K b, K c) { return K(forward); } \
+#define TAPIR_TERNARY(name, types, saves, onnx, low, high, doc, forward, ...) \
+    struct name##_forward {                                                   \
+        template <class K>                                                    \
+        static K apply(K a, K b, K c) {                                       \
+            return K(forward);                                                \
+        }                                                                     \
     };
 #define TAPIR_RULE_ROWS
 #include "tapir/ops/elementwise.def"
@@ -105,13 +126,11 @@ void ternary(i64 n, void* out, const void* const* in, const double*) {
 
 using Bool = std::uint8_t;
 #define TAPIR_ROW_Float(loop, name) {nullptr, nullptr, loop<name##_forward, float, float>, loop<name##_forward, double, double>},
-#define TAPIR_ROW_Number(loop, name)                                                   \
-    {loop<name##_forward, i32, i32>, loop<name##_forward, i64, i64>,                   \
-     loop<name##_forward, float, float>, loop<name##_forward, double, double>},
+#define TAPIR_ROW_Number(loop, name) \
+    {loop<name##_forward, i32, i32>, loop<name##_forward, i64, i64>, loop<name##_forward, float, float>, loop<name##_forward, double, double>},
 #define TAPIR_ROW_Integral(loop, name) {loop<name##_forward, i32, i32>, loop<name##_forward, i64, i64>, nullptr, nullptr},
-#define TAPIR_ROW_Bool(loop, name)                                                     \
-    {loop<name##_forward, i32, Bool>, loop<name##_forward, i64, Bool>,                 \
-     loop<name##_forward, float, Bool>, loop<name##_forward, double, Bool>},
+#define TAPIR_ROW_Bool(loop, name) \
+    {loop<name##_forward, i32, Bool>, loop<name##_forward, i64, Bool>, loop<name##_forward, float, Bool>, loop<name##_forward, double, Bool>},
 
 const ForwardTable table = {{
 #define TAPIR_UNARY0(name, types, ...) TAPIR_ROW_##types(unary0, name)

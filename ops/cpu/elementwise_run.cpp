@@ -68,8 +68,7 @@ To convert_one(From x) {
         return F16{__builtin_bit_cast(std::uint16_t, static_cast<_Float16>(static_cast<float>(x)))};
     } else if constexpr (__is_same(To, BF16)) {
         return BF16{round_to_bfloat16(static_cast<float>(x))};
-    } else if constexpr ((__is_same(From, float) || __is_same(From, double)) &&
-                         !(__is_same(To, float) || __is_same(To, double))) {
+    } else if constexpr ((__is_same(From, float) || __is_same(From, double)) && !(__is_same(To, float) || __is_same(To, double))) {
         return to_integer<To>(x);
     } else {
         return static_cast<To>(x);
@@ -93,13 +92,12 @@ void convert_loop(const void* from, i64 from_stride, void* to, i64 to_stride, i6
 }
 
 using ConvertLoop = void (*)(const void*, i64, void*, i64, i64);
-#define TAPIR_CONVERT_TO(From)                                                                            \
-    {convert_loop<From, Bool>, convert_loop<From, std::uint8_t>, convert_loop<From, std::int32_t>,        \
-     convert_loop<From, i64>, convert_loop<From, F16>, convert_loop<From, BF16>,                          \
-     convert_loop<From, float>, convert_loop<From, double>}
-const ConvertLoop convert_loops[kDTypes][kDTypes] = {
-    TAPIR_CONVERT_TO(Bool), TAPIR_CONVERT_TO(std::uint8_t), TAPIR_CONVERT_TO(std::int32_t), TAPIR_CONVERT_TO(i64),
-    TAPIR_CONVERT_TO(F16),  TAPIR_CONVERT_TO(BF16),         TAPIR_CONVERT_TO(float),        TAPIR_CONVERT_TO(double)};
+#define TAPIR_CONVERT_TO(From)                                                                                              \
+    {convert_loop<From, Bool>, convert_loop<From, std::uint8_t>, convert_loop<From, std::int32_t>, convert_loop<From, i64>, \
+     convert_loop<From, F16>,  convert_loop<From, BF16>,         convert_loop<From, float>,        convert_loop<From, double>}
+const ConvertLoop convert_loops[kDTypes][kDTypes] = {TAPIR_CONVERT_TO(Bool),  TAPIR_CONVERT_TO(std::uint8_t), TAPIR_CONVERT_TO(std::int32_t),
+                                                     TAPIR_CONVERT_TO(i64),   TAPIR_CONVERT_TO(F16),          TAPIR_CONVERT_TO(BF16),
+                                                     TAPIR_CONVERT_TO(float), TAPIR_CONVERT_TO(double)};
 
 // --- Tails -------------------------------------------------------------------------------------------------------------
 
@@ -136,8 +134,7 @@ inline void store_tail(void* to, const void* from, unsigned size, i64 count) {
     } else if (size == 8) {
         const auto* halves = static_cast<const __m512i*>(from);
         _mm512_mask_storeu_epi64(to, static_cast<__mmask8>(mask), _mm512_load_si512(halves));
-        _mm512_mask_storeu_epi64(static_cast<long long*>(to) + 8, static_cast<__mmask8>(mask >> 8),
-                                 _mm512_load_si512(halves + 1));
+        _mm512_mask_storeu_epi64(static_cast<long long*>(to) + 8, static_cast<__mmask8>(mask >> 8), _mm512_load_si512(halves + 1));
     } else {
         _mm_mask_storeu_epi8(to, mask, _mm_load_si128(static_cast<const __m128i*>(from)));
     }
@@ -153,9 +150,7 @@ inline void load_tail(void* to, const void* from, unsigned size, i64 count) {
     }
 }
 
-inline void store_tail(void* to, const void* from, unsigned size, i64 count) {
-    std::memcpy(to, from, static_cast<std::size_t>(count) * size);
-}
+inline void store_tail(void* to, const void* from, unsigned size, i64 count) { std::memcpy(to, from, static_cast<std::size_t>(count) * size); }
 #endif
 
 // --- The general path --------------------------------------------------------------------------------------------------
@@ -170,8 +165,7 @@ struct Cursor {
     i64 index[8];
     i64 offset = 0;
 
-    Cursor(const i64* all_sizes, const i64* all_strides, int dims, i64 position)
-        : sizes(all_sizes), strides(all_strides), rank(dims) {
+    Cursor(const i64* all_sizes, const i64* all_strides, int dims, i64 position) : sizes(all_sizes), strides(all_strides), rank(dims) {
         for (int d = rank; d-- > 0;) {
             index[d] = position % sizes[d];
             position /= sizes[d];
@@ -244,8 +238,7 @@ void convert(DType from_type, const void* from, i64 from_stride, DType to_type, 
     convert_loops[static_cast<int>(from_type)][static_cast<int>(to_type)](from, from_stride, to, to_stride, n);
 }
 
-void run_contiguous(Loop loop, i64 n, void* out, unsigned out_size, const void* const* in, unsigned in_size, int operands,
-                    const double* params) {
+void run_contiguous(Loop loop, i64 n, void* out, unsigned out_size, const void* const* in, unsigned in_size, int operands, const double* params) {
     const i64 whole = n / kLanes * kLanes;
     if (whole > 0) loop(whole, out, in, params);
     const i64 rest = n - whole;
@@ -261,8 +254,8 @@ void run_contiguous(Loop loop, i64 n, void* out, unsigned out_size, const void* 
     store_tail(static_cast<std::byte*>(out) + whole * out_size, result, out_size, rest);
 }
 
-void run_repeated(Loop loop, i64 n, void* out, unsigned out_size, const void* const* in, unsigned in_size, int operands,
-                  const double* params, unsigned repeated) {
+void run_repeated(Loop loop, i64 n, void* out, unsigned out_size, const void* const* in, unsigned in_size, int operands, const double* params,
+                  unsigned repeated) {
     constexpr i64 block = 256;
     const i64 fill = n < block ? (n + kLanes - 1) / kLanes * kLanes : block;
     alignas(64) std::byte buffers[kMaxOperands][block * 8];

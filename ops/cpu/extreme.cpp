@@ -1,7 +1,7 @@
 // The largest or smallest element of each line, and where it is. A nan is larger and smaller than everything else; of
 // equal elements the first counts.
-#include "tapir/ops/kernels/reduce.h"
 #include "tapir/ops/cpu/reduce_simd.h"
+#include "tapir/ops/kernels/reduce.h"
 
 namespace tapir::kernels {
 namespace TAPIR_ISA {

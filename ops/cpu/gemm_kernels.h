@@ -49,8 +49,7 @@ struct Product {
 /// The stride of a dimension of size 1 is never used: it is set so that only the other dimension can look contiguous.
 template <class T>
 Product<T> as_given(const Gemm<T>& g) {
-    Product<T> p{g.m,     g.n, g.k,     g.a,    g.a_row, g.a_col, g.b,  g.b_row,
-                 g.b_col, g.c, g.c_row, g.beta, g.alpha, g.bias,  false};
+    Product<T> p{g.m, g.n, g.k, g.a, g.a_row, g.a_col, g.b, g.b_row, g.b_col, g.c, g.c_row, g.beta, g.alpha, g.bias, false};
     if (g.k == 1) p.a_col = g.a_row == 1 ? g.m : 1;
     if (g.k == 1) p.b_row = g.b_col == 1 ? g.n : 1;
     if (g.m == 1) p.a_row = p.a_col == 1 ? g.k : 1;
@@ -61,8 +60,7 @@ Product<T> as_given(const Gemm<T>& g) {
 /// The transposed product, C^T = B^T A^T.
 template <class T>
 Product<T> swapped(const Product<T>& p) {
-    return {p.n,     p.m, p.k,     p.b,    p.b_col, p.b_row, p.a,          p.a_col,
-            p.a_row, p.c, p.c_row, p.beta, p.alpha, p.bias,  !p.transposed};
+    return {p.n, p.m, p.k, p.b, p.b_col, p.b_row, p.a, p.a_col, p.a_row, p.c, p.c_row, p.beta, p.alpha, p.bias, !p.transposed};
 }
 
 /// `total` cut into the fewest parts of `at_most`, with sizes that differ by at most one.
@@ -147,15 +145,12 @@ TAPIR_ALWAYS_INLINE void dot_tile(const Product<T>& d, int64_t i0, int64_t j0) {
     alignas(vector_bytes) T sums[vectors * lanes<T>];
     for (int v = 0; v < vectors; ++v) store(sums + v * lanes<T>, out[v]);
     if (!d.transposed) {
-        for (int i = 0; i < MX; ++i)
-            store_dots<NW>(sums + i * NW, d.c + (i0 + i) * d.c_row + j0, d.bias ? d.bias + j0 : nullptr, d.alpha,
-                           d.beta);
+        for (int i = 0; i < MX; ++i) store_dots<NW>(sums + i * NW, d.c + (i0 + i) * d.c_row + j0, d.bias ? d.bias + j0 : nullptr, d.alpha, d.beta);
         return;
     }
     for (int i = 0; i < MX; ++i)
         for (int j = 0; j < NW; ++j)
-            store_dots<1>(sums + i * NW + j, d.c + (j0 + j) * d.c_row + i0 + i, d.bias ? d.bias + i0 + i : nullptr,
-                          d.alpha, d.beta);
+            store_dots<1>(sums + i * NW + j, d.c + (j0 + j) * d.c_row + i0 + i, d.bias ? d.bias + i0 + i : nullptr, d.alpha, d.beta);
 }
 
 /// Rows j0 .. j0 + NW of W with every row of x, four at a time.
@@ -164,12 +159,9 @@ void dot_columns(const Product<T>& d, int64_t j0) {
     int64_t i = 0;
     for (; i + 4 <= d.m; i += 4) dot_tile<T, 4, NW, Prefetch>(d, i, j0);
     switch (d.m - i) {
-        case 3:
-            return dot_tile<T, 3, NW>(d, i, j0);
-        case 2:
-            return dot_tile<T, 2, NW>(d, i, j0);
-        case 1:
-            return dot_tile<T, 1, NW>(d, i, j0);
+        case 3: return dot_tile<T, 3, NW>(d, i, j0);
+        case 2: return dot_tile<T, 2, NW>(d, i, j0);
+        case 1: return dot_tile<T, 1, NW>(d, i, j0);
     }
 }
 
@@ -288,7 +280,7 @@ void dots(const Product<T>& d) {
 
 // ---------------------------------------------------------------------------------------------------------- rows
 
-constexpr int64_t rows_block_k = 96;       // rows whose sum is taken at once; the blocks' sums are added in order
+constexpr int64_t rows_block_k = 96;        // rows whose sum is taken at once; the blocks' sums are added in order
 constexpr int64_t rows_block_bytes = 8192;  // of y: it stays in L1 beside the rows
 
 /// sum = sum over r < Rows of x[r * x_step] * w[r * w_row + ...], n elements, + what is in sum unless First. sum has room
@@ -749,8 +741,7 @@ struct Plan {
         const int64_t a_bytes = p.m * p.k * int64_t{sizeof(T)}, b_bytes = p.k * p.n * int64_t{sizeof(T)};
         pack_b = p.b_col != 1 || (p.m >= 128 && b_bytes > 512 * 1024) || (p.m >= 512 && b_bytes > 64 * 1024);
         // A's columns cost a cache line and soon a page a step: worth packing when many panels use them.
-        pack_a = p.a_col != 1 && p.k >= 64 && p.n >= 4 * lanes<T> && p.m > 1 && a_bytes >= 64 * 1024 &&
-                 p.a_col * int64_t{sizeof(T)} >= 1024;
+        pack_a = p.a_col != 1 && p.k >= 64 && p.n >= 4 * lanes<T> && p.m > 1 && a_bytes >= 64 * 1024 && p.a_col * int64_t{sizeof(T)} >= 1024;
         // With few steps C's traffic is what counts, and goes row by row.
         b_outer = !pack_b && !pack_a && p.k > 16;
         prefetch_b = !pack_b && b_bytes > 192 * 1024;
@@ -768,15 +759,8 @@ void tiles(const Product<T>& given) {
     const EvenSplit columns(vectors, plan.pack_b ? block_n<T> / lanes<T> : vectors);
     const int64_t b_room = plan.pack_b ? depth[0] * columns[0] * lanes<T> : 0, a_room = depth[0] * tile_rows * packed_tiles<T>;
     T* scratch = nullptr;
-    if (plan.pack_b || plan.pack_a)
-        scratch = static_cast<T*>(gemm_workspace(sizeof(T) * static_cast<std::size_t>(b_room + a_room)));
-    Block<T> block{p,
-                   plan.pack_a ? scratch + b_room : nullptr,
-                   plan.pack_b,
-                   plan.b_outer,
-                   plan.prefetch_b,
-                   plan.rows_most,
-                   EvenSplit(1, 1)};
+    if (plan.pack_b || plan.pack_a) scratch = static_cast<T*>(gemm_workspace(sizeof(T) * static_cast<std::size_t>(b_room + a_room)));
+    Block<T> block{p, plan.pack_a ? scratch + b_room : nullptr, plan.pack_b, plan.b_outer, plan.prefetch_b, plan.rows_most, EvenSplit(1, 1)};
     for (int64_t d = 0, k0 = 0; d < depth.parts; k0 += depth[d], ++d) {
         for (int64_t v = 0, j0 = 0; v < columns.parts; j0 += columns[v] * lanes<T>, ++v) {
             Product<T>& q = block.p;

@@ -63,9 +63,7 @@ TAPIR_ALWAYS_INLINE Vec<float> load_first(const float* p, First<float> f) {
 TAPIR_ALWAYS_INLINE Vec<double> load_first(const double* p, First<double> f) {
     return (Vec<double>)_mm512_maskz_loadu_pd(static_cast<__mmask8>(f.bits), p);
 }
-TAPIR_ALWAYS_INLINE void store_first(float* p, Vec<float> v, First<float> f) {
-    _mm512_mask_storeu_ps(p, static_cast<__mmask16>(f.bits), (__m512)v);
-}
+TAPIR_ALWAYS_INLINE void store_first(float* p, Vec<float> v, First<float> f) { _mm512_mask_storeu_ps(p, static_cast<__mmask16>(f.bits), (__m512)v); }
 TAPIR_ALWAYS_INLINE void store_first(double* p, Vec<double> v, First<double> f) {
     _mm512_mask_storeu_pd(p, static_cast<__mmask8>(f.bits), (__m512d)v);
 }
@@ -75,21 +73,12 @@ template <class T>
 struct First {
     __m256i mask;
     TAPIR_ALWAYS_INLINE explicit First(int64_t count)
-        : mask(_mm256_loadu_si256(
-              reinterpret_cast<const __m256i*>(lane_flags + 8 - count * int64_t{sizeof(T) / sizeof(int32_t)}))) {}
+        : mask(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(lane_flags + 8 - count * int64_t{sizeof(T) / sizeof(int32_t)}))) {}
 };
-TAPIR_ALWAYS_INLINE Vec<float> load_first(const float* p, First<float> f) {
-    return (Vec<float>)_mm256_maskload_ps(p, f.mask);
-}
-TAPIR_ALWAYS_INLINE Vec<double> load_first(const double* p, First<double> f) {
-    return (Vec<double>)_mm256_maskload_pd(p, f.mask);
-}
-TAPIR_ALWAYS_INLINE void store_first(float* p, Vec<float> v, First<float> f) {
-    _mm256_maskstore_ps(p, f.mask, (__m256)v);
-}
-TAPIR_ALWAYS_INLINE void store_first(double* p, Vec<double> v, First<double> f) {
-    _mm256_maskstore_pd(p, f.mask, (__m256d)v);
-}
+TAPIR_ALWAYS_INLINE Vec<float> load_first(const float* p, First<float> f) { return (Vec<float>)_mm256_maskload_ps(p, f.mask); }
+TAPIR_ALWAYS_INLINE Vec<double> load_first(const double* p, First<double> f) { return (Vec<double>)_mm256_maskload_pd(p, f.mask); }
+TAPIR_ALWAYS_INLINE void store_first(float* p, Vec<float> v, First<float> f) { _mm256_maskstore_ps(p, f.mask, (__m256)v); }
+TAPIR_ALWAYS_INLINE void store_first(double* p, Vec<double> v, First<double> f) { _mm256_maskstore_pd(p, f.mask, (__m256d)v); }
 #else
 template <class T>
 struct First {

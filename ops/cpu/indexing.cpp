@@ -11,42 +11,30 @@ using i64 = std::int64_t;
 template <class Body>
 void by_size(unsigned size, const Body& body) {
     switch (size) {
-        case 1:
-            return body(std::uint8_t{});
-        case 2:
-            return body(std::uint16_t{});
-        case 4:
-            return body(std::uint32_t{});
-        default:
-            return body(std::uint64_t{});
+        case 1: return body(std::uint8_t{});
+        case 2: return body(std::uint16_t{});
+        case 4: return body(std::uint32_t{});
+        default: return body(std::uint64_t{});
     }
 }
 
 template <class Body>
 void by_type(Compute type, const Body& body) {
     switch (type) {
-        case Compute::i32:
-            return body(std::uint32_t{});  // unsigned: wraps instead of overflowing
-        case Compute::i64:
-            return body(std::uint64_t{});
-        case Compute::f32:
-            return body(float{});
-        case Compute::f64:
-            return body(double{});
+        case Compute::i32: return body(std::uint32_t{});  // unsigned: wraps instead of overflowing
+        case Compute::i64: return body(std::uint64_t{});
+        case Compute::f32: return body(float{});
+        case Compute::f64: return body(double{});
     }
 }
 
 template <class Body>
 void by_signed_type(Compute type, const Body& body) {
     switch (type) {
-        case Compute::i32:
-            return body(std::int32_t{});
-        case Compute::i64:
-            return body(i64{});
-        case Compute::f32:
-            return body(float{});
-        case Compute::f64:
-            return body(double{});
+        case Compute::i32: return body(std::int32_t{});
+        case Compute::i64: return body(i64{});
+        case Compute::f32: return body(float{});
+        case Compute::f64: return body(double{});
     }
 }
 
@@ -79,12 +67,9 @@ void choose(i64 n, const std::uint8_t* mask, i64 mask_step, const T* a, i64 a_st
 
 }  // namespace
 
-void choose_run(unsigned size, i64 n, const std::uint8_t* mask, i64 mask_step, const void* a, i64 a_step, const void* b,
-                i64 b_step, void* to) {
-    by_size(size, [&]<class T>(T) {
-        choose(n, mask, mask_step, static_cast<const T*>(a), a_step, static_cast<const T*>(b), b_step,
-               static_cast<T*>(to));
-    });
+void choose_run(unsigned size, i64 n, const std::uint8_t* mask, i64 mask_step, const void* a, i64 a_step, const void* b, i64 b_step, void* to) {
+    by_size(size,
+            [&]<class T>(T) { choose(n, mask, mask_step, static_cast<const T*>(a), a_step, static_cast<const T*>(b), b_step, static_cast<T*>(to)); });
 }
 
 void gather_run(unsigned size, i64 n, void* to, const void* from, const i64* index, i64 stride, i64 step) {
@@ -95,8 +80,7 @@ void gather_run(unsigned size, i64 n, void* to, const void* from, const i64* ind
     });
 }
 
-void scatter_run(unsigned size, i64 n, void* to, const i64* index, i64 stride, i64 step, const void* from,
-                 i64 from_step) {
+void scatter_run(unsigned size, i64 n, void* to, const i64* index, i64 stride, i64 step, const void* from, i64 from_step) {
     by_size(size, [&]<class T>(T) {
         auto* y = static_cast<T*>(to);
         const auto* x = static_cast<const T*>(from);
@@ -116,8 +100,7 @@ void take_run(unsigned size, i64 n, void* to, void* from, const i64* index, i64 
     });
 }
 
-void scatter_add_run(Compute type, i64 n, void* to, const i64* index, i64 stride, i64 step, const void* from,
-                     i64 from_step) {
+void scatter_add_run(Compute type, i64 n, void* to, const i64* index, i64 stride, i64 step, const void* from, i64 from_step) {
     by_type(type, [&]<class T>(T) {
         auto* y = static_cast<T*>(to);
         const auto* x = static_cast<const T*>(from);
@@ -125,8 +108,7 @@ void scatter_add_run(Compute type, i64 n, void* to, const i64* index, i64 stride
     });
 }
 
-void scatter_combine_run(Combine how, Compute type, i64 n, void* to, const i64* index, i64 stride, i64 step, const void* from,
-                         i64 from_step) {
+void scatter_combine_run(Combine how, Compute type, i64 n, void* to, const i64* index, i64 stride, i64 step, const void* from, i64 from_step) {
     by_signed_type(type, [&]<class T>(T) {
         auto* y = static_cast<T*>(to);
         const auto* x = static_cast<const T*>(from);

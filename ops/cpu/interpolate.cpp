@@ -15,8 +15,7 @@ const T* mix_rows(const Resample<T>& args, T* line, i64 o, i64 a, i64 b) {
     bool is_first = true;
     for (i64 i = up.begin[a]; i < up.begin[a + 1]; ++i) {
         for (i64 j = down.begin[b]; j < down.begin[b + 1]; ++j) {
-            const i64 row =
-                (o * args.from_sizes[0] + up.first[a] + i - up.begin[a]) * args.from_sizes[1] + down.first[b] + j - down.begin[b];
+            const i64 row = (o * args.from_sizes[0] + up.first[a] + i - up.begin[a]) * args.from_sizes[1] + down.first[b] + j - down.begin[b];
             const T* x = args.from + row * n;
             const T w = up.weights[i] * down.weights[j];
             if (is_first && w == 1 && up.begin[a + 1] - up.begin[a] == 1 && down.begin[b + 1] - down.begin[b] == 1) return x;

@@ -31,36 +31,36 @@ struct PerIsa<R(Args...)> {
 /// Declares the kernel `name` of type `R(args)` for each instruction set, and `tapir::kernels::name(...)` that picks one.
 /// Use at global scope:  TAPIR_CPU_KERNEL(sum_rows, void(const float* x, float* y, int64_t n))
 #if defined(__x86_64__) && defined(TAPIR_WITHOUT_AVX512)  // the runtime, which is small, and builds under sanitizers
-#define TAPIR_CPU_KERNEL(name, ...)                                                           \
-    namespace tapir::kernels {                                                                    \
-    namespace baseline {                                                                      \
-    tapir::kernels::detail::Declare<__VA_ARGS__> name;                                            \
-    }                                                                                         \
-    namespace avx2 {                                                                          \
-    tapir::kernels::detail::Declare<__VA_ARGS__> name;                                            \
-    }                                                                                         \
-    inline constexpr PerIsa<__VA_ARGS__> name{{baseline::name, avx2::name, avx2::name}};      \
+#define TAPIR_CPU_KERNEL(name, ...)                                                      \
+    namespace tapir::kernels {                                                           \
+    namespace baseline {                                                                 \
+    tapir::kernels::detail::Declare<__VA_ARGS__> name;                                   \
+    }                                                                                    \
+    namespace avx2 {                                                                     \
+    tapir::kernels::detail::Declare<__VA_ARGS__> name;                                   \
+    }                                                                                    \
+    inline constexpr PerIsa<__VA_ARGS__> name{{baseline::name, avx2::name, avx2::name}}; \
     }
 #elif defined(__x86_64__)
-#define TAPIR_CPU_KERNEL(name, ...)                                                           \
-    namespace tapir::kernels {                                                                    \
-    namespace baseline {                                                                      \
-    tapir::kernels::detail::Declare<__VA_ARGS__> name;                                            \
-    }                                                                                         \
-    namespace avx2 {                                                                          \
-    tapir::kernels::detail::Declare<__VA_ARGS__> name;                                            \
-    }                                                                                         \
-    namespace avx512 {                                                                        \
-    tapir::kernels::detail::Declare<__VA_ARGS__> name;                                            \
-    }                                                                                         \
-    inline constexpr PerIsa<__VA_ARGS__> name{{baseline::name, avx2::name, avx512::name}};    \
+#define TAPIR_CPU_KERNEL(name, ...)                                                        \
+    namespace tapir::kernels {                                                             \
+    namespace baseline {                                                                   \
+    tapir::kernels::detail::Declare<__VA_ARGS__> name;                                     \
+    }                                                                                      \
+    namespace avx2 {                                                                       \
+    tapir::kernels::detail::Declare<__VA_ARGS__> name;                                     \
+    }                                                                                      \
+    namespace avx512 {                                                                     \
+    tapir::kernels::detail::Declare<__VA_ARGS__> name;                                     \
+    }                                                                                      \
+    inline constexpr PerIsa<__VA_ARGS__> name{{baseline::name, avx2::name, avx512::name}}; \
     }
 #else
-#define TAPIR_CPU_KERNEL(name, ...)                                                           \
-    namespace tapir::kernels {                                                                    \
-    namespace baseline {                                                                      \
-    tapir::kernels::detail::Declare<__VA_ARGS__> name;                                            \
-    }                                                                                         \
+#define TAPIR_CPU_KERNEL(name, ...)                                                              \
+    namespace tapir::kernels {                                                                   \
+    namespace baseline {                                                                         \
+    tapir::kernels::detail::Declare<__VA_ARGS__> name;                                           \
+    }                                                                                            \
     inline constexpr PerIsa<__VA_ARGS__> name{{baseline::name, baseline::name, baseline::name}}; \
     }
 #endif

@@ -35,12 +35,8 @@ struct Targets {
     T total;  // the sum of the weights, for smoothing
 
     explicit Targets(const CrossEntropyArgs& args)
-        : index(args.targets),
-          weight(static_cast<const T*>(args.weight)),
-          ignore(args.ignore_index),
-          hard(static_cast<T>(1 - args.smoothing)),
-          soft(static_cast<T>(args.smoothing / static_cast<double>(args.classes))),
-          scale(static_cast<T>(args.scale)),
+        : index(args.targets), weight(static_cast<const T*>(args.weight)), ignore(args.ignore_index), hard(static_cast<T>(1 - args.smoothing)),
+          soft(static_cast<T>(args.smoothing / static_cast<double>(args.classes))), scale(static_cast<T>(args.scale)),
           total(static_cast<T>(args.classes)) {
         if (!weight || soft == 0) return;
         total = static_cast<T>(fold<Sum>(weight, args.classes));
@@ -54,8 +50,7 @@ constexpr T kInfinity = static_cast<T>(__builtin_inf());
 // Positions p, p + 1, ... whose class c is at x[c * stride + lane]; likewise grad (may be null). Count: 0 for a number
 // of lanes known only when running.
 template <class T, int Count>
-inline void lanes(const Targets<T>& targets, i64 classes, const T* x, i64 stride, i64 count, const i64* target, T* loss,
-                  T* grad) {
+inline void lanes(const Targets<T>& targets, i64 classes, const T* x, i64 stride, i64 count, const i64* target, T* loss, T* grad) {
     const i64 n = Count ? Count : count;
     T top[kLanesMax], sum[kLanesMax], hard[kLanesMax];
     Wide<T> before[kLanesMax];  // the sums of the classes before the last kSumRows or fewer, which are in `sum`
@@ -106,8 +101,7 @@ inline void lanes(const Targets<T>& targets, i64 classes, const T* x, i64 stride
         for (i64 j = 0; j < n; ++j) {
             if (target[j] == targets.ignore) continue;
             Wide<T> shifted = 0;
-            for (i64 c = 0; c < classes; ++c)
-                shifted += static_cast<Wide<T>>(targets.weight_of(c) * (x[c * stride + j] - top[j]));
+            for (i64 c = 0; c < classes; ++c) shifted += static_cast<Wide<T>>(targets.weight_of(c) * (x[c * stride + j] - top[j]));
             loss[j] += targets.soft * (targets.total * log_sum[j] - static_cast<T>(shifted));
         }
     }
@@ -273,11 +267,10 @@ void run_scale_classes(const T* d, const T* g, i64 g_step, T* out, i64 begin, i6
 
 template <class T>
 double run_squared_distance(const T* a, const T* b, i64 n) {
-    return sum_of<T>(
-        n, [&](auto at) __attribute__((always_inline)) {
-            const Vector<T> d = at(a) - at(b);
-            return d * d;
-        });
+    return sum_of<T>(n, [&](auto at) __attribute__((always_inline)) {
+        const Vector<T> d = at(a) - at(b);
+        return d * d;
+    });
 }
 
 template <class T>
@@ -408,8 +401,7 @@ void cross_entropy(const CrossEntropyArgs& args, i64 begin, i64 end) {
     run_cross_entropy<float>(args, begin, end);
 }
 
-void scale_classes(DType dtype, const void* d, const void* g, i64 g_step, void* out, i64 begin, i64 end, i64 classes,
-                   i64 inner) {
+void scale_classes(DType dtype, const void* d, const void* g, i64 g_step, void* out, i64 begin, i64 end, i64 classes, i64 inner) {
     if (dtype == DType::float64) {
         return run_scale_classes(as<double>(d), as<double>(g), g_step, as<double>(out), begin, end, classes, inner);
     }

@@ -16,13 +16,14 @@
 #else
 #define TAPIR_VECTOR __attribute__((const))
 #endif
-#define TAPIR_DECLARE1(name)                         \
-    TAPIR_VECTOR float name##f(float) noexcept;      \
+#define TAPIR_DECLARE1(name)                    \
+    TAPIR_VECTOR float name##f(float) noexcept; \
     TAPIR_VECTOR double name(double) noexcept;
-#define TAPIR_DECLARE2(name)                              \
-    TAPIR_VECTOR float name##f(float, float) noexcept;    \
+#define TAPIR_DECLARE2(name)                           \
+    TAPIR_VECTOR float name##f(float, float) noexcept; \
     TAPIR_VECTOR double name(double, double) noexcept;
 extern "C" {
+// clang-format off
 TAPIR_DECLARE1(exp) TAPIR_DECLARE1(exp2) TAPIR_DECLARE1(expm1) TAPIR_DECLARE1(log) TAPIR_DECLARE1(log2)
 TAPIR_DECLARE1(log10) TAPIR_DECLARE1(log1p) TAPIR_DECLARE1(sin) TAPIR_DECLARE1(cos) TAPIR_DECLARE1(tan)
 TAPIR_DECLARE1(asin) TAPIR_DECLARE1(acos) TAPIR_DECLARE1(atan) TAPIR_DECLARE1(sinh) TAPIR_DECLARE1(cosh)
@@ -30,18 +31,20 @@ TAPIR_DECLARE1(tanh) TAPIR_DECLARE1(asinh) TAPIR_DECLARE1(acosh) TAPIR_DECLARE1(
 TAPIR_DECLARE1(erfc) TAPIR_DECLARE2(pow) TAPIR_DECLARE2(atan2) TAPIR_DECLARE2(hypot)
 float lgammaf_r(float, int*) noexcept;
 double lgamma_r(double, int*) noexcept;
+// clang-format on
 }
 
 namespace tapir::kernels {
 namespace TAPIR_ISA {
 namespace {
 
-#define TAPIR_WRAP1(name)                                               \
-    inline float name(float x) { return ::name##f(x); }                 \
+#define TAPIR_WRAP1(name)                               \
+    inline float name(float x) { return ::name##f(x); } \
     inline double name(double x) { return ::name(x); }
-#define TAPIR_WRAP2(name)                                               \
-    inline float name(float a, float b) { return ::name##f(a, b); }     \
+#define TAPIR_WRAP2(name)                                           \
+    inline float name(float a, float b) { return ::name##f(a, b); } \
     inline double name(double a, double b) { return ::name(a, b); }
+// clang-format off
 TAPIR_WRAP1(exp) TAPIR_WRAP1(exp2) TAPIR_WRAP1(expm1) TAPIR_WRAP1(log) TAPIR_WRAP1(log2) TAPIR_WRAP1(log10)
 TAPIR_WRAP1(log1p) TAPIR_WRAP1(sin) TAPIR_WRAP1(cos) TAPIR_WRAP1(tan) TAPIR_WRAP1(asin) TAPIR_WRAP1(acos)
 TAPIR_WRAP1(atan) TAPIR_WRAP1(sinh) TAPIR_WRAP1(cosh) TAPIR_WRAP1(tanh) TAPIR_WRAP1(asinh) TAPIR_WRAP1(acosh)
@@ -53,6 +56,7 @@ TAPIR_WRAP2(pow) TAPIR_WRAP2(atan2) TAPIR_WRAP2(hypot)
 #undef TAPIR_DECLARE2
 
 inline float sqrt(float x) { return __builtin_sqrtf(x); }
+// clang-format on
 inline double sqrt(double x) { return __builtin_sqrt(x); }
 inline float floor(float x) { return __builtin_floorf(x); }
 inline double floor(double x) { return __builtin_floor(x); }
@@ -76,7 +80,10 @@ inline double lgamma(double x) {
     return ::lgamma_r(x, &sign);
 }
 
-template <class T> inline T rsqrt(T x) { return T(1) / sqrt(x); }
+template <class T>
+inline T rsqrt(T x) {
+    return T(1) / sqrt(x);
+}
 
 #define TAPIR_SCALAR inline
 #include "tapir/ops/kernels/scalar_functions.h"

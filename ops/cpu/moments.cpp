@@ -3,8 +3,8 @@
 // Rows are taken in blocks that stay in the first-level cache: mean and squared distances of a block in two passes, then
 // merged with those of the blocks before (Chan, Golub & LeVeque 1979). Columns are updated row by row (Welford 1962).
 #include "tapir/ops/cpu/math_impl.h"
-#include "tapir/ops/kernels/reduce.h"
 #include "tapir/ops/cpu/reduce_simd.h"
+#include "tapir/ops/kernels/reduce.h"
 
 namespace tapir::kernels {
 namespace TAPIR_ISA {

@@ -45,8 +45,7 @@ template <class T>
         const double size = __builtin_fabs(static_cast<double>(x[j]));
         largest = size > largest ? size : largest;
     }
-    const double scale = scale_for(largest), n = static_cast<double>(width),
-                 first = is_centred ? static_cast<double>(x[0]) * scale : 0.0;
+    const double scale = scale_for(largest), n = static_cast<double>(width), first = is_centred ? static_cast<double>(x[0]) * scale : 0.0;
     const auto at = [&](i64 j) { return static_cast<double>(x[j]) * scale - first; };
     double sum = 0, squares = 0;
     for (i64 j = 0; is_centred && j < width; ++j) sum += at(j);
@@ -69,14 +68,11 @@ void forward(const LayerNorm<T>& args, i64 begin, i64 end) {
         const T* x = args.x + row * width;
         T* y = args.y + row * width;
         const T first = x[0];
-        const T mean = rounded_sum_of<T>(
-                           width, [&](auto at) __attribute__((always_inline)) { return at(x) - first; }) *
-                       share;
-        const T squares = rounded_sum_of<T>(
-            width, [&](auto at) __attribute__((always_inline)) {
-                const Vector<T> d = (at(x) - first) - mean;
-                return d * d;
-            });
+        const T mean = rounded_sum_of<T>(width, [&](auto at) __attribute__((always_inline)) { return at(x) - first; }) * share;
+        const T squares = rounded_sum_of<T>(width, [&](auto at) __attribute__((always_inline)) {
+            const Vector<T> d = (at(x) - first) - mean;
+            return d * d;
+        });
         const T variance = squares * share + eps;
         if (!is_in_range(squares, variance)) {
             normalize_scaled(args, row, /*is_centred=*/true);
@@ -110,12 +106,11 @@ void grad_input(const LayerNormBackward<T>& args, i64 row, Wide<T> share) {
     const i64 width = args.width;
     const T *x = args.x + row * width, *g = args.grad + row * width, *w = args.weight;
     const T first = x[0], mean = args.mean[row], rstd = args.rstd[row];
-    const Sums<T> sums = sums_of<T>(
-        width, [&](auto at) __attribute__((always_inline)) {
-            Vector<T> d = at(g);
-            if constexpr (weighted) d *= at(w);
-            return Terms<T>{d, d * (((at(x) - first) - mean) * rstd)};
-        });
+    const Sums<T> sums = sums_of<T>(width, [&](auto at) __attribute__((always_inline)) {
+        Vector<T> d = at(g);
+        if constexpr (weighted) d *= at(w);
+        return Terms<T>{d, d * (((at(x) - first) - mean) * rstd)};
+    });
     const T mean_d = static_cast<T>(sums.first * share);
     const T mean_dn = static_cast<T>(sums.second * share);
     T* out = args.grad_x + row * width;
@@ -133,10 +128,7 @@ struct Row {
     T first, mean, rstd;
 
     Row(const LayerNormBackward<T>& args, i64 row)
-        : g(args.grad + row * args.width),
-          x(args.x + row * args.width),
-          first(args.mean ? x[0] : T(0)),
-          mean(args.mean ? args.mean[row] : T(0)),
+        : g(args.grad + row * args.width), x(args.x + row * args.width), first(args.mean ? x[0] : T(0)), mean(args.mean ? args.mean[row] : T(0)),
           rstd(args.rstd[row]) {}
     [[gnu::always_inline]] T by_weight(i64 j) const { return g[j] * (((x[j] - first) - mean) * rstd); }
 };
@@ -185,9 +177,7 @@ void for_rows(const LayerNormBackward<T>& args, i64 begin, i64 end, const Input&
 template <class T>
 void backward(const LayerNormBackward<T>& args, i64 begin, i64 end) {
     const Wide<T> share = 1 / static_cast<Wide<T>>(args.width);
-    for_rows(args, begin, end, [&](i64 row) {
-        args.weight ? grad_input<T, true>(args, row, share) : grad_input<T, false>(args, row, share);
-    });
+    for_rows(args, begin, end, [&](i64 row) { args.weight ? grad_input<T, true>(args, row, share) : grad_input<T, false>(args, row, share); });
 }
 
 template <class T>
@@ -197,8 +187,7 @@ void forward_rms(const LayerNorm<T>& args, i64 begin, i64 end) {
     for (i64 row = begin; row < end; ++row) {
         const T *x = args.x + row * width, *w = args.weight;
         T* y = args.y + row * width;
-        const T squares = rounded_sum_of<T>(
-            width, [&](auto at) __attribute__((always_inline)) { return at(x) * at(x); });
+        const T squares = rounded_sum_of<T>(width, [&](auto at) __attribute__((always_inline)) { return at(x) * at(x); });
         const T with_eps = squares * share + eps;
         if (!is_in_range(squares, with_eps)) {
             normalize_scaled(args, row, /*is_centred=*/false);
@@ -222,12 +211,11 @@ void grad_input_rms(const LayerNormBackward<T>& args, i64 row, Wide<T> share) {
     const i64 width = args.width;
     const T *x = args.x + row * width, *g = args.grad + row * width, *w = args.weight;
     const T rstd = args.rstd[row];
-    const Wide<T> product = sum_of<T>(
-        width, [&](auto at) __attribute__((always_inline)) {
-            Vector<T> d = at(g);
-            if constexpr (weighted) d *= at(w);
-            return d * (at(x) * rstd);
-        });
+    const Wide<T> product = sum_of<T>(width, [&](auto at) __attribute__((always_inline)) {
+        Vector<T> d = at(g);
+        if constexpr (weighted) d *= at(w);
+        return d * (at(x) * rstd);
+    });
     const T mean_dn = static_cast<T>(product * share);
     T* out = args.grad_x + row * width;
 #pragma omp simd
@@ -237,9 +225,8 @@ void grad_input_rms(const LayerNormBackward<T>& args, i64 row, Wide<T> share) {
 template <class T>
 void backward_rms(const LayerNormBackward<T>& args, i64 begin, i64 end) {
     const Wide<T> share = 1 / static_cast<Wide<T>>(args.width);
-    for_rows(args, begin, end, [&](i64 row) {
-        args.weight ? grad_input_rms<T, true>(args, row, share) : grad_input_rms<T, false>(args, row, share);
-    });
+    for_rows(args, begin, end,
+             [&](i64 row) { args.weight ? grad_input_rms<T, true>(args, row, share) : grad_input_rms<T, false>(args, row, share); });
 }
 
 }  // namespace

@@ -48,8 +48,7 @@ void choose(const Step& step, i64 n, T* p, const T* g, T* const* buffers) {
 
 template <class T>
 double squares(i64 n, const T* g) {
-    const Wide<T> sum = sum_of<T>(
-        n, [&](auto at) __attribute__((always_inline)) { return at(g) * at(g); });
+    const Wide<T> sum = sum_of<T>(n, [&](auto at) __attribute__((always_inline)) { return at(g) * at(g); });
     // Squares beyond the float range, and below it, are summed as doubles.
     if constexpr (sizeof(T) == 4) {
         if (!(sum <= __FLT_MAX__ && sum >= __FLT_MIN__)) {
@@ -109,13 +108,9 @@ void clamp(i64 n, T* g, double bound) {
 
 }  // namespace
 
-#define TAPIR_STEP_KERNELS(Step, name)                                                                       \
-    void name##_step_f32(const Step& s, i64 n, float* p, const float* g, float* const* buffers) {            \
-        choose(s, n, p, g, buffers);                                                                         \
-    }                                                                                                        \
-    void name##_step_f64(const Step& s, i64 n, double* p, const double* g, double* const* buffers) {         \
-        choose(s, n, p, g, buffers);                                                                         \
-    }
+#define TAPIR_STEP_KERNELS(Step, name)                                                                                           \
+    void name##_step_f32(const Step& s, i64 n, float* p, const float* g, float* const* buffers) { choose(s, n, p, g, buffers); } \
+    void name##_step_f64(const Step& s, i64 n, double* p, const double* g, double* const* buffers) { choose(s, n, p, g, buffers); }
 TAPIR_STEPS(TAPIR_STEP_KERNELS)
 #undef TAPIR_STEP_KERNELS
 double power_sum_f32(i64 n, const float* g, double p) { return powers(n, g, p); }

@@ -9,8 +9,8 @@
 #include <immintrin.h>
 #endif
 
-#include "tapir/ops/kernels/elementwise.h"
 #include "tapir/ops/cpu/math_impl.h"
+#include "tapir/ops/kernels/elementwise.h"
 
 namespace tapir::kernels {
 namespace TAPIR_ISA {

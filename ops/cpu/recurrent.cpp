@@ -13,8 +13,8 @@ namespace {
 
 using i64 = std::int64_t;
 
-constexpr i64 kVector = 16;   // columns
-constexpr i64 kBlock = 128;   // columns, a multiple of kVector
+constexpr i64 kVector = 16;  // columns
+constexpr i64 kBlock = 128;  // columns, a multiple of kVector
 
 // --- sigmoid and tanh, inline: a gate kernel is nothing but these, and a call spills every vector register ---------------
 

@@ -3,17 +3,17 @@
 // Note [Accuracy of sums]
 // A block of float32 elements or rows is added up in independent lanes, and the blocks' results in float64. So no float32
 // accumulator takes more than 32 terms, however long the sum is.
-#include "tapir/ops/cpu/math_impl.h"
 #include "tapir/ops/kernels/reduce.h"
+#include "tapir/ops/cpu/math_impl.h"
 #include "tapir/ops/cpu/reduce_simd.h"
 
 namespace tapir::kernels {
 namespace TAPIR_ISA {
 namespace {
 
-constexpr i64 kBuffer = 1024;     // elements converted at a time
-constexpr i64 kColumns = 1024;    // accumulators of a block of columns: they stay in the first-level cache
-constexpr i64 kBlockRows = 64;    // rows that these take before they are added to the wide ones
+constexpr i64 kBuffer = 1024;   // elements converted at a time
+constexpr i64 kColumns = 1024;  // accumulators of a block of columns: they stay in the first-level cache
+constexpr i64 kBlockRows = 64;  // rows that these take before they are added to the wide ones
 
 template <class T>
 void map_elements(const ReduceArgs& args, T* x, i64 n) {
@@ -99,8 +99,7 @@ Wide<T> fold_all(const ReduceArgs& args, i64 base, bool direct) {
 
 template <class Op, class T>
 void reduce_rows(const ReduceArgs& args, i64 begin, i64 end) {
-    const bool direct = args.dtype == stored_type<T> && args.map == Map::none &&
-                        (args.reduced == 0 || args.reduced_strides[args.reduced - 1] == 1);
+    const bool direct = args.dtype == stored_type<T> && args.map == Map::none && (args.reduced == 0 || args.reduced_strides[args.reduced - 1] == 1);
     const bool same_type = args.out_dtype == stored_type<T>;
     if (direct && same_type && args.reduced <= 1 && args.kept <= 1) {
         const i64 n = args.reduced ? args.reduced_sizes[0] : 1, stride = args.kept ? args.kept_strides[0] : 0;

@@ -102,9 +102,18 @@ template <class T>
 // The same size as T, for masks.
 template <int Bytes>
 struct IntOf;
-template <> struct IntOf<1> { using type = std::int8_t; };
-template <> struct IntOf<4> { using type = std::int32_t; };
-template <> struct IntOf<8> { using type = i64; };
+template <>
+struct IntOf<1> {
+    using type = std::int8_t;
+};
+template <>
+struct IntOf<4> {
+    using type = std::int32_t;
+};
+template <>
+struct IntOf<8> {
+    using type = i64;
+};
 template <class T>
 using MaskInt = typename IntOf<sizeof(T)>::type;
 
@@ -143,30 +152,66 @@ constexpr T highest() {
 }
 
 struct Sum {
-    template <class T> static constexpr T identity() { return T(0); }
-    template <class X> [[gnu::always_inline]] static X combine(X a, X b) { return static_cast<X>(a + b); }
+    template <class T>
+    static constexpr T identity() {
+        return T(0);
+    }
+    template <class X>
+    [[gnu::always_inline]] static X combine(X a, X b) {
+        return static_cast<X>(a + b);
+    }
 };
 struct Prod {
-    template <class T> static constexpr T identity() { return T(1); }
-    template <class X> [[gnu::always_inline]] static X combine(X a, X b) { return static_cast<X>(a * b); }
+    template <class T>
+    static constexpr T identity() {
+        return T(1);
+    }
+    template <class X>
+    [[gnu::always_inline]] static X combine(X a, X b) {
+        return static_cast<X>(a * b);
+    }
 };
 // A nan that was met stays: nothing is larger than it.
 struct Max {
-    template <class T> static constexpr T identity() { return lowest<T>(); }
-    template <class X> [[gnu::always_inline]] static X combine(X a, X b) { return (b > a) | (b != b) ? b : a; }
+    template <class T>
+    static constexpr T identity() {
+        return lowest<T>();
+    }
+    template <class X>
+    [[gnu::always_inline]] static X combine(X a, X b) {
+        return (b > a) | (b != b) ? b : a;
+    }
 };
 struct Min {
-    template <class T> static constexpr T identity() { return highest<T>(); }
-    template <class X> [[gnu::always_inline]] static X combine(X a, X b) { return (b < a) | (b != b) ? b : a; }
+    template <class T>
+    static constexpr T identity() {
+        return highest<T>();
+    }
+    template <class X>
+    [[gnu::always_inline]] static X combine(X a, X b) {
+        return (b < a) | (b != b) ? b : a;
+    }
 };
 // Of bytes that are 0 or 1.
 struct All {
-    template <class T> static constexpr T identity() { return T(1); }
-    template <class X> [[gnu::always_inline]] static X combine(X a, X b) { return static_cast<X>(a & b); }
+    template <class T>
+    static constexpr T identity() {
+        return T(1);
+    }
+    template <class X>
+    [[gnu::always_inline]] static X combine(X a, X b) {
+        return static_cast<X>(a & b);
+    }
 };
 struct Any {
-    template <class T> static constexpr T identity() { return T(0); }
-    template <class X> [[gnu::always_inline]] static X combine(X a, X b) { return static_cast<X>(a | b); }
+    template <class T>
+    static constexpr T identity() {
+        return T(0);
+    }
+    template <class X>
+    [[gnu::always_inline]] static X combine(X a, X b) {
+        return static_cast<X>(a | b);
+    }
 };
 
 template <int Distance, class T, int... I>
@@ -180,8 +225,7 @@ template <class Op, class T, int Distance = kWidth<T> / 2>
     if constexpr (Distance == 0) {
         return v[0];
     } else {
-        return across<Op, T, Distance / 2>(
-            Op::combine(v, rotated<Distance, T>(v, std::make_integer_sequence<int, kWidth<T>>{})));
+        return across<Op, T, Distance / 2>(Op::combine(v, rotated<Distance, T>(v, std::make_integer_sequence<int, kWidth<T>>{})));
     }
 }
 
@@ -223,7 +267,7 @@ inline T fold_block(const T* x, i64 n) {
 
 constexpr i64 kFoldBlock = 16 * kVectorBytes;  // 16 float32 elements for each lane
 constexpr i64 kSimdBlock = 4 * kVectorBytes;   // the same for a loop with one vector of sums
-constexpr i64 kSumRows = 32;  // rows whose sums by column are taken in T, before they are added to wider ones
+constexpr i64 kSumRows = 32;                   // rows whose sums by column are taken in T, before they are added to wider ones
 
 template <class Op, class T>
 inline Wide<T> fold(const T* x, i64 n) {
@@ -396,10 +440,14 @@ struct Runs {
     }
 };
 
-template <class T> constexpr DType stored_type = DType::int64;  // i64 and u64
-template <> constexpr DType stored_type<float> = DType::float32;
-template <> constexpr DType stored_type<double> = DType::float64;
-template <> constexpr DType stored_type<std::uint8_t> = DType::boolean;
+template <class T>
+constexpr DType stored_type = DType::int64;  // i64 and u64
+template <>
+constexpr DType stored_type<float> = DType::float32;
+template <>
+constexpr DType stored_type<double> = DType::float64;
+template <>
+constexpr DType stored_type<std::uint8_t> = DType::boolean;
 
 /// n elements from `offset` on, as T.
 template <class T>

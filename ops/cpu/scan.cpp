@@ -1,7 +1,7 @@
 // Running sums, products, extremes and logarithms of sums of exponentials along lines, and the gradients of products. float32 accumulates in float64.
-#include "tapir/ops/kernels/reduce.h"
 #include "tapir/ops/cpu/math_impl.h"
 #include "tapir/ops/cpu/reduce_simd.h"
+#include "tapir/ops/kernels/reduce.h"
 
 namespace tapir::kernels {
 namespace TAPIR_ISA {
@@ -11,8 +11,12 @@ constexpr i64 kColumns = 512;
 
 // log(e^a + e^b). A nan that was met stays.
 struct LogAddExp {
-    template <class T> static constexpr T identity() { return -static_cast<T>(__builtin_inf()); }
-    template <class X> [[gnu::always_inline]] static X combine(X a, X b) {
+    template <class T>
+    static constexpr T identity() {
+        return -static_cast<T>(__builtin_inf());
+    }
+    template <class X>
+    [[gnu::always_inline]] static X combine(X a, X b) {
         const X larger = Max::combine(a, b), apart = a == b ? X(0) : a > b ? b - a : a - b;
         return larger + log1p(exp(apart));
     }
@@ -94,10 +98,16 @@ void extreme_columns(const T* x, T* y, i64* indices, i64 n, i64 step, i64 width)
 }
 
 struct NotBelow {
-    template <class T> static bool than(T value, T best) { return (value >= best) | (value != value); }
+    template <class T>
+    static bool than(T value, T best) {
+        return (value >= best) | (value != value);
+    }
 };
 struct NotAbove {
-    template <class T> static bool than(T value, T best) { return (value <= best) | (value != value); }
+    template <class T>
+    static bool than(T value, T best) {
+        return (value <= best) | (value != value);
+    }
 };
 
 template <class Better, class T>
@@ -105,8 +115,8 @@ void extreme_lines(const LineArgs& args, i64* indices, i64 begin, i64 end) {
     for (i64 line = begin; line < end;) {
         const i64 column = line % args.inner, width = smaller(smaller(args.inner - column, kColumns), end - line);
         const i64 offset = (line / args.inner) * args.size * args.inner + column;
-        extreme_columns<Better>(static_cast<const T*>(args.x) + offset, static_cast<T*>(args.out) + offset, indices + offset, args.size,
-                                args.inner, width);
+        extreme_columns<Better>(static_cast<const T*>(args.x) + offset, static_cast<T*>(args.out) + offset, indices + offset, args.size, args.inner,
+                                width);
         line += width;
     }
 }

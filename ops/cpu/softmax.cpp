@@ -12,8 +12,10 @@ constexpr i64 kTile = 16;           // tails are widened to this many elements, 
 constexpr i64 kBlock = kFoldBlock;  // elements whose sum is taken in T; blocks add up in float64
 constexpr i64 kColumns = 256;
 
-template <class T> constexpr T kSmallest = T(-87.0);
-template <> constexpr double kSmallest<double> = -708.0;
+template <class T>
+constexpr T kSmallest = T(-87.0);
+template <>
+constexpr double kSmallest<double> = -708.0;
 
 // e^x for x <= 0. What would be smaller than any normal number is 0: the vector library computes such values one by one,
 // and masked positions are -inf by habit.
@@ -80,8 +82,8 @@ double exp_row(const T* x, T* y, i64 n, T max) {
 
 // --- Short rows: several at a time, so that exp and log run over full vectors ------------------------------------------
 
-constexpr i64 kShort = 64;    // a longer row is worth being taken by itself
-constexpr i64 kGroup = 512;   // elements taken at a time
+constexpr i64 kShort = 64;   // a longer row is worth being taken by itself
+constexpr i64 kGroup = 512;  // elements taken at a time
 
 template <class T>
 struct Group {
@@ -257,8 +259,7 @@ void softmax_columns(const T* x, T* y, i64 size, i64 inner, i64 width, bool as_l
 // The sum of a[i] * b[i].
 template <class T>
 T dot(const T* a, const T* b, i64 n) {
-    return static_cast<T>(sum_of<T>(
-        n, [&](auto at) __attribute__((always_inline)) { return at(a) * at(b); }));
+    return static_cast<T>(sum_of<T>(n, [&](auto at) __attribute__((always_inline)) { return at(a) * at(b); }));
 }
 
 template <class T>
@@ -343,9 +344,7 @@ void softmax_lines(const SoftmaxArgs& args, i64 begin, i64 end) {
             softmax_row(x + at, y + at, args.size, args.log);
         }
     };
-    for_lines(args, begin, end, rows, [&](i64 at, i64 width) {
-        softmax_columns(x + at, y + at, args.size, args.inner, width, args.log);
-    });
+    for_lines(args, begin, end, rows, [&](i64 at, i64 width) { softmax_columns(x + at, y + at, args.size, args.inner, width, args.log); });
 }
 
 template <class T>
@@ -361,9 +360,8 @@ void softmax_backward_lines(const SoftmaxArgs& args, i64 begin, i64 end) {
             log_softmax_backward_row(y + at, g + at, out + at, args.size);
         }
     };
-    for_lines(args, begin, end, rows, [&](i64 at, i64 width) {
-        softmax_backward_columns(y + at, g + at, out + at, args.size, args.inner, width, args.log);
-    });
+    for_lines(args, begin, end, rows,
+              [&](i64 at, i64 width) { softmax_backward_columns(y + at, g + at, out + at, args.size, args.inner, width, args.log); });
 }
 
 template <class T>

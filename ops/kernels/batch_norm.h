@@ -12,10 +12,10 @@ namespace tapir::kernels {
 template <class T>
 struct ChannelSums {
     std::int64_t channels, inner;
-    const T *x, *g;            // g: null for sums of x alone
-    const T *shift, *scale;    // [channels]
-    double *first, *second;    // [channels], added to: sums of x - shift and of its square; or of g and of g * (x - shift) * scale
-    T* scratch;                // [2 * channels]
+    const T *x, *g;          // g: null for sums of x alone
+    const T *shift, *scale;  // [channels]
+    double *first, *second;  // [channels], added to: sums of x - shift and of its square; or of g and of g * (x - shift) * scale
+    T* scratch;              // [2 * channels]
 };
 /// y = (x - shift) * a + b, or g * c + (x - shift) * scale * a + b.
 template <class T>

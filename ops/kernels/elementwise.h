@@ -29,9 +29,19 @@ inline constexpr int kElementwiseOps = static_cast<int>(Elementwise::count);
 
 /// What a rule reads of the forward pass; the operands a, b, c (a is also called x), and the result y.
 enum Saves : std::uint8_t {
-    SaveNone = 0, SaveA = 1, SaveB = 2, SaveC = 4, SaveY = 8,
-    SaveX = SaveA, SaveXY = SaveA | SaveY, SaveAY = SaveXY, SaveAB = SaveA | SaveB, SaveBY = SaveB | SaveY,
-    SaveABY = SaveA | SaveB | SaveY, SaveABC = SaveA | SaveB | SaveC, SaveBC = SaveB | SaveC,
+    SaveNone = 0,
+    SaveA = 1,
+    SaveB = 2,
+    SaveC = 4,
+    SaveY = 8,
+    SaveX = SaveA,
+    SaveXY = SaveA | SaveY,
+    SaveAY = SaveXY,
+    SaveAB = SaveA | SaveB,
+    SaveBY = SaveB | SaveY,
+    SaveABY = SaveA | SaveB | SaveY,
+    SaveABC = SaveA | SaveB | SaveC,
+    SaveBC = SaveB | SaveC,
 };
 
 enum class ElementTypes : std::uint8_t { Float, Number, Integral, Bool };
@@ -112,17 +122,19 @@ struct FillArgs {
 }  // namespace tapir
 
 /// Contiguous operands of the computed type: the fast path. Sizes are bytes per element.
-TAPIR_CPU_KERNEL(run_contiguous, void(tapir::kernels::Loop loop, std::int64_t n, void* out, unsigned out_size,
-                                      const void* const* in, unsigned in_size, int operands, const double* params))
+TAPIR_CPU_KERNEL(run_contiguous,
+                 void(tapir::kernels::Loop loop, std::int64_t n, void* out, unsigned out_size, const void* const* in, unsigned in_size, int operands,
+                      const double* params))
 /// The same where the operands in the bit mask `repeated` have one element, which stands for all.
-TAPIR_CPU_KERNEL(run_repeated, void(tapir::kernels::Loop loop, std::int64_t n, void* out, unsigned out_size,
-                                    const void* const* in, unsigned in_size, int operands, const double* params,
-                                    unsigned repeated))
+TAPIR_CPU_KERNEL(run_repeated,
+                 void(tapir::kernels::Loop loop, std::int64_t n, void* out, unsigned out_size, const void* const* in, unsigned in_size, int operands,
+                      const double* params, unsigned repeated))
 /// Everything else. Elements [begin, end) in row-major order of the result.
 TAPIR_CPU_KERNEL(run_general, void(const tapir::kernels::ElementwiseArgs& args, std::int64_t begin, std::int64_t end))
 /// n elements from `from` (stride in elements) to `to`, converted.
-TAPIR_CPU_KERNEL(convert, void(tapir::DType from_type, const void* from, std::int64_t from_stride, tapir::DType to_type,
-                               void* to, std::int64_t to_stride, std::int64_t n))
+TAPIR_CPU_KERNEL(convert,
+                 void(tapir::DType from_type, const void* from, std::int64_t from_stride, tapir::DType to_type, void* to, std::int64_t to_stride,
+                      std::int64_t n))
 
 TAPIR_CPU_KERNEL(elementwise_forward, const tapir::kernels::ForwardTable*())
 TAPIR_CPU_KERNEL(elementwise_backward, const tapir::kernels::BackwardTable*())

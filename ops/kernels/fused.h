@@ -13,12 +13,12 @@ struct FusedStep {
     Loop loop;
     const double* params;
     std::uint8_t count, in[3], out;  // registers
-    Elementwise op = {};  // where it is one, in kernels for devices
+    Elementwise op = {};             // where it is one, in kernels for devices
 };
 
 struct FusedOperand {
     const void* data;
-    DType dtype;                // bool: truth values; else what is converted to numbers
+    DType dtype;              // bool: truth values; else what is converted to numbers
     std::int64_t strides[8];  // in elements; 0 repeats
 };
 
@@ -36,13 +36,13 @@ struct FusedArgs {
     FusedOperand in[kMostInputs];  // strides by the sizes below
     Way way[kMostInputs];
     int outputs;
-    void* out[kMostOutputs];       // contiguous
+    void* out[kMostOutputs];  // contiguous
     DType out_dtype[kMostOutputs];
     std::uint8_t out_register[kMostOutputs];
-    bool overlaps;                 // an output lies where an input does that is read after it was written
+    bool overlaps;  // an output lies where an input does that is read after it was written
     std::int64_t numel;
     int rank;
-    std::int64_t sizes[8];         // of the outputs
+    std::int64_t sizes[8];  // of the outputs
 };
 
 }  // namespace tapir::kernels

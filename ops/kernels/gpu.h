@@ -35,9 +35,9 @@ struct NotBuilt<R(Args...)> {
 
 /// Declares the kernel `tapir::gpu::name` of type `R(args)`. At global scope.
 #ifdef TAPIR_WITH_CUDA
-#define TAPIR_GPU_KERNEL(name, ...)          \
-    namespace tapir::gpu {                   \
-    tapir::gpu::Declare<__VA_ARGS__> name;   \
+#define TAPIR_GPU_KERNEL(name, ...)        \
+    namespace tapir::gpu {                 \
+    tapir::gpu::Declare<__VA_ARGS__> name; \
     }
 #else
 #define TAPIR_GPU_KERNEL(name, ...)                            \

@@ -121,8 +121,8 @@ struct GridTaps {
         const GridPlace<T> x = s.place(numbers[0], s.width), y = s.place(numbers[1], s.height);
         for (int k = 0; k < 4; ++k) {
             const std::int64_t column = x.below + k % 2, row = y.below + k / 2;
-            const bool is_inside = x.below != GridSampleShape::kNowhere && y.below != GridSampleShape::kNowhere && column >= 0 &&
-                                   column < s.width && row >= 0 && row < s.height;
+            const bool is_inside = x.below != GridSampleShape::kNowhere && y.below != GridSampleShape::kNowhere && column >= 0 && column < s.width &&
+                row >= 0 && row < s.height;
             const T along = k % 2 ? x.t : 1 - x.t, down = k / 2 ? y.t : 1 - y.t;
             offset[k] = is_inside ? row * s.width + column : 0;
             weight[k] = is_inside ? along * down : T(0);

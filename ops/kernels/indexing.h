@@ -11,32 +11,34 @@ enum class Combine : std::uint8_t { prod, max, min };
 }
 
 /// to[i] = mask[i] ? a[i] : b[i]
-TAPIR_CPU_KERNEL(choose_run, void(unsigned size, std::int64_t n, const std::uint8_t* mask, std::int64_t mask_step,
-                                  const void* a, std::int64_t a_step, const void* b, std::int64_t b_step, void* to))
+TAPIR_CPU_KERNEL(choose_run,
+                 void(unsigned size, std::int64_t n, const std::uint8_t* mask, std::int64_t mask_step, const void* a, std::int64_t a_step,
+                      const void* b, std::int64_t b_step, void* to))
 
 // Elements at computed positions: number i is at index[i] * stride + i * step.
 
 /// to[i] = from[position(i)]
-TAPIR_CPU_KERNEL(gather_run, void(unsigned size, std::int64_t n, void* to, const void* from, const std::int64_t* index,
-                                  std::int64_t stride, std::int64_t step))
+TAPIR_CPU_KERNEL(gather_run,
+                 void(unsigned size, std::int64_t n, void* to, const void* from, const std::int64_t* index, std::int64_t stride, std::int64_t step))
 /// to[position(i)] = from[i], in order: of equal positions the last wins.
-TAPIR_CPU_KERNEL(scatter_run, void(unsigned size, std::int64_t n, void* to, const std::int64_t* index,
-                                   std::int64_t stride, std::int64_t step, const void* from, std::int64_t from_step))
+TAPIR_CPU_KERNEL(scatter_run,
+                 void(unsigned size, std::int64_t n, void* to, const std::int64_t* index, std::int64_t stride, std::int64_t step, const void* from,
+                      std::int64_t from_step))
 /// Takes back what scatter_run wrote: from the last to the first, to[i] = from[position(i)], which becomes 0. So of
 /// equal positions the last gets the value, the others 0.
-TAPIR_CPU_KERNEL(take_run, void(unsigned size, std::int64_t n, void* to, void* from, const std::int64_t* index,
-                                std::int64_t stride, std::int64_t step))
+TAPIR_CPU_KERNEL(take_run,
+                 void(unsigned size, std::int64_t n, void* to, void* from, const std::int64_t* index, std::int64_t stride, std::int64_t step))
 /// to[position(i)] += from[i], in order.
 TAPIR_CPU_KERNEL(scatter_add_run,
-                 void(tapir::kernels::Compute type, std::int64_t n, void* to, const std::int64_t* index,
-                      std::int64_t stride, std::int64_t step, const void* from, std::int64_t from_step))
+                 void(tapir::kernels::Compute type, std::int64_t n, void* to, const std::int64_t* index, std::int64_t stride, std::int64_t step,
+                      const void* from, std::int64_t from_step))
 /// to[position(i)] = its product with from[i], or the larger or smaller of both, where nan is both.
 TAPIR_CPU_KERNEL(scatter_combine_run,
                  void(tapir::kernels::Combine how, tapir::kernels::Compute type, std::int64_t n, void* to, const std::int64_t* index,
                       std::int64_t stride, std::int64_t step, const void* from, std::int64_t from_step))
 /// to[i] += from[i]
-TAPIR_CPU_KERNEL(add_run, void(tapir::kernels::Compute type, std::int64_t n, void* to, std::int64_t to_step,
-                               const void* from, std::int64_t from_step))
+TAPIR_CPU_KERNEL(add_run,
+                 void(tapir::kernels::Compute type, std::int64_t n, void* to, std::int64_t to_step, const void* from, std::int64_t from_step))
 /// The smallest and the largest of n > 0 indices.
 TAPIR_CPU_KERNEL(index_range, void(const std::int64_t* index, std::int64_t n, std::int64_t* low, std::int64_t* high))
 
@@ -50,8 +52,8 @@ struct IndexSource {
     // they should be to `checked`; see Note [Errors of a stream] in cuda/context.h.
     bool is_checked = true;
     std::int64_t* checked = nullptr;
-    int dim = 0;    // what they index: this dimension,
-    Shape shape{};  // of a tensor of this shape
+    int dim = 0;           // what they index: this dimension,
+    Shape shape{};         // of a tensor of this shape
     bool from_end = true;  // negative ones count from the end; else they are out of range
 };
 
@@ -184,5 +186,4 @@ TAPIR_GPU_KERNEL(triangle, void(const tapir::kernels::TriangleArgs& args))
 
 TAPIR_GPU_KERNEL(join, void(const tapir::kernels::JoinArgs& args))
 /// out: int64 (count, classes), 1 where the class is. The index may be unchecked.
-TAPIR_GPU_KERNEL(one_hot, void(const tapir::kernels::IndexSource& index, std::int64_t count, std::int64_t classes,
-                               std::int64_t* out))
+TAPIR_GPU_KERNEL(one_hot, void(const tapir::kernels::IndexSource& index, std::int64_t count, std::int64_t classes, std::int64_t* out))

@@ -23,13 +23,11 @@ TAPIR_GPU_KERNEL(has_cusolver, bool())
 /// a: square, becomes its LU factors. pivots: (count, rows), counted from 1.
 TAPIR_GPU_KERNEL(factor_lu, void(const tapir::kernels::MatrixBatch& a, int* pivots, int* info))
 /// b becomes a^-1 b, for the factors of a.
-TAPIR_GPU_KERNEL(solve_lu,
-                 void(const tapir::kernels::MatrixBatch& lu, const int* pivots, const tapir::kernels::MatrixBatch& b))
+TAPIR_GPU_KERNEL(solve_lu, void(const tapir::kernels::MatrixBatch& lu, const int* pivots, const tapir::kernels::MatrixBatch& b))
 /// The lower triangle becomes the Cholesky factor; the upper one is left as it is, or as it happens to be.
 TAPIR_GPU_KERNEL(factor_cholesky, void(const tapir::kernels::MatrixBatch& a, int* info))
 /// b becomes a^-1 b for triangular a. unit: the diagonal is 1.
-TAPIR_GPU_KERNEL(solve_triangular,
-                 void(const tapir::kernels::MatrixBatch& a, const tapir::kernels::MatrixBatch& b, bool upper, bool unit))
+TAPIR_GPU_KERNEL(solve_triangular, void(const tapir::kernels::MatrixBatch& a, const tapir::kernels::MatrixBatch& b, bool upper, bool unit))
 /// a becomes r, and below its diagonal the reflectors that make q. tau: (count, min(rows, columns)).
 TAPIR_GPU_KERNEL(factor_qr, void(const tapir::kernels::MatrixBatch& a, void* tau))
 /// The first columns of q in the place of its reflectors, of which there are `reflectors`; tau: (count, reflectors).
@@ -39,5 +37,4 @@ TAPIR_GPU_KERNEL(eigen, void(const tapir::kernels::MatrixBatch& a, void* values,
 /// Whether singular_values makes whole u and v of such a batch in one go, and not the first columns of them.
 TAPIR_GPU_KERNEL(has_whole_vectors, bool(const tapir::kernels::MatrixBatch& a))
 /// a is lost. s: (count, k), k = min(rows, columns), descending. u, v: null, or columns one after the other, all (whole) or k.
-TAPIR_GPU_KERNEL(singular_values,
-                 void(const tapir::kernels::MatrixBatch& a, void* u, void* s, void* v, bool whole, int* info))
+TAPIR_GPU_KERNEL(singular_values, void(const tapir::kernels::MatrixBatch& a, void* u, void* s, void* v, bool whole, int* info))

@@ -67,14 +67,14 @@ struct PairLossArgs {
 /// The losses [begin, end) of outer * inner.
 TAPIR_CPU_KERNEL(cross_entropy, void(const tapir::kernels::CrossEntropyArgs& args, std::int64_t begin, std::int64_t end))
 /// out[o][c][i] = d[o][c][i] * g[(o * inner + i) * g_step] for o in [begin, end). out may be d.
-TAPIR_CPU_KERNEL(scale_classes, void(tapir::DType dtype, const void* d, const void* g, std::int64_t g_step, void* out,
-                                     std::int64_t begin, std::int64_t end, std::int64_t classes, std::int64_t inner))
+TAPIR_CPU_KERNEL(scale_classes,
+                 void(tapir::DType dtype, const void* d, const void* g, std::int64_t g_step, void* out, std::int64_t begin, std::int64_t end,
+                      std::int64_t classes, std::int64_t inner))
 
 /// sum (a - b)^2 of n elements, as double.
 TAPIR_CPU_KERNEL(squared_distance, double(tapir::DType dtype, const void* a, const void* b, std::int64_t n))
 /// out = (a - b) * factor
-TAPIR_CPU_KERNEL(scaled_difference, void(tapir::DType dtype, const void* a, const void* b, double factor, void* out,
-                                         std::int64_t n))
+TAPIR_CPU_KERNEL(scaled_difference, void(tapir::DType dtype, const void* a, const void* b, double factor, void* out, std::int64_t n))
 
 /// Their sum; the losses; and their gradients by x (input 0) or t (1), times `scale` and g, of n elements (null: 1).
 TAPIR_CPU_KERNEL(pair_loss_sum, double(const tapir::kernels::PairLossArgs& args))
@@ -84,36 +84,30 @@ TAPIR_CPU_KERNEL(pair_loss_grad, void(const tapir::kernels::PairLossArgs& args, 
 /// y = -(t max(log(x), -100) + (1 - t) max(log(1 - x), -100)). False when an x is not in [0, 1].
 TAPIR_CPU_KERNEL(binary_cross_entropy, bool(tapir::DType dtype, const void* x, const void* t, void* y, std::int64_t n))
 /// Its derivative by x, times g: g (x - t) / max(x (1 - x), 1e-12).
-TAPIR_CPU_KERNEL(binary_cross_entropy_grad, void(tapir::DType dtype, const void* g, const void* x, const void* t, void* out,
-                                                 std::int64_t n))
+TAPIR_CPU_KERNEL(binary_cross_entropy_grad, void(tapir::DType dtype, const void* g, const void* x, const void* t, void* out, std::int64_t n))
 
 // On a GPU: any floating dtype. The summed weights of the targets, and so args.scale, are known only there: `grad` is that
 // for a scale of 1. Losses are in the dtype that is computed in, float32 for 16-bit floats. There are some positions.
 
 /// Targets out of range give IndexError later; dim, shape: what it speaks of.
-TAPIR_GPU_KERNEL(cross_entropy, void(const tapir::kernels::CrossEntropyArgs& args, std::int64_t positions, int dim,
-                                     const tapir::Shape& shape))
+TAPIR_GPU_KERNEL(cross_entropy, void(const tapir::kernels::CrossEntropyArgs& args, std::int64_t positions, int dim, const tapir::Shape& shape))
 /// The same losses from log-probabilities, without `grad`.
-TAPIR_GPU_KERNEL(nll_loss, void(const tapir::kernels::CrossEntropyArgs& args, std::int64_t positions, int dim,
-                                const tapir::Shape& shape))
+TAPIR_GPU_KERNEL(nll_loss, void(const tapir::kernels::CrossEntropyArgs& args, std::int64_t positions, int dim, const tapir::Shape& shape))
 /// out (of args.dtype) = the sum of args.losses, or their mean: divided by the summed weights. scale: one over these, 0
 /// where they are 0; or null.
-TAPIR_GPU_KERNEL(total_loss, void(const tapir::kernels::CrossEntropyArgs& args, std::int64_t positions, bool is_mean,
-                                  void* out, double* scale))
+TAPIR_GPU_KERNEL(total_loss, void(const tapir::kernels::CrossEntropyArgs& args, std::int64_t positions, bool is_mean, void* out, double* scale))
 /// out = d * g * scale with one g, or one of each (o, i). scale: null for 1. out may be d.
-TAPIR_GPU_KERNEL(scale_classes, void(tapir::DType dtype, const void* d, const void* g, bool of_lines, const double* scale,
-                                     void* out, std::int64_t outer, std::int64_t classes, std::int64_t inner))
+TAPIR_GPU_KERNEL(scale_classes,
+                 void(tapir::DType dtype, const void* d, const void* g, bool of_lines, const double* scale, void* out, std::int64_t outer,
+                      std::int64_t classes, std::int64_t inner))
 TAPIR_GPU_KERNEL(distribution, void(const tapir::kernels::DistributionArgs& args))
 
 /// out[0] = scale * sum (a - b)^2. n may be 0.
-TAPIR_GPU_KERNEL(squared_distance, void(tapir::DType dtype, const void* a, const void* b, std::int64_t n, double scale,
-                                        void* out))
+TAPIR_GPU_KERNEL(squared_distance, void(tapir::DType dtype, const void* a, const void* b, std::int64_t n, double scale, void* out))
 /// out = (a - b) * g[0] * factor
-TAPIR_GPU_KERNEL(scaled_difference, void(tapir::DType dtype, const void* a, const void* b, const void* g, double factor,
-                                         void* out, std::int64_t n))
+TAPIR_GPU_KERNEL(scaled_difference, void(tapir::DType dtype, const void* a, const void* b, const void* g, double factor, void* out, std::int64_t n))
 /// As on the CPU; an x that is not in [0, 1] gives ValueError later.
 TAPIR_GPU_KERNEL(binary_cross_entropy, void(tapir::DType dtype, const void* x, const void* t, void* y, std::int64_t n))
-TAPIR_GPU_KERNEL(binary_cross_entropy_grad, void(tapir::DType dtype, const void* g, const void* x, const void* t, void* out,
-                                                 std::int64_t n))
+TAPIR_GPU_KERNEL(binary_cross_entropy_grad, void(tapir::DType dtype, const void* g, const void* x, const void* t, void* out, std::int64_t n))
 /// One block for each example. Targets out of range or blank give IndexError later.
 TAPIR_GPU_KERNEL(ctc_loss, void(const tapir::kernels::CtcArgs& args, const tapir::Shape& shape))

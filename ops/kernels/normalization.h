@@ -48,35 +48,23 @@ struct LayerNormBackwardArgs {
 
 TAPIR_CPU_KERNEL(layer_norm_f32, void(const tapir::kernels::LayerNorm<float>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(layer_norm_f64, void(const tapir::kernels::LayerNorm<double>& args, std::int64_t begin, std::int64_t end))
-TAPIR_CPU_KERNEL(layer_norm_backward_f32,
-                 void(const tapir::kernels::LayerNormBackward<float>& args, std::int64_t begin, std::int64_t end))
-TAPIR_CPU_KERNEL(layer_norm_backward_f64,
-                 void(const tapir::kernels::LayerNormBackward<double>& args, std::int64_t begin, std::int64_t end))
+TAPIR_CPU_KERNEL(layer_norm_backward_f32, void(const tapir::kernels::LayerNormBackward<float>& args, std::int64_t begin, std::int64_t end))
+TAPIR_CPU_KERNEL(layer_norm_backward_f64, void(const tapir::kernels::LayerNormBackward<double>& args, std::int64_t begin, std::int64_t end))
 // The same without the mean: `mean` and the bias are not read or written, rstd is 1 / sqrt(mean(x^2) + eps), always wanted.
 TAPIR_CPU_KERNEL(rms_norm_f32, void(const tapir::kernels::LayerNorm<float>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(rms_norm_f64, void(const tapir::kernels::LayerNorm<double>& args, std::int64_t begin, std::int64_t end))
-TAPIR_CPU_KERNEL(rms_norm_backward_f32,
-                 void(const tapir::kernels::LayerNormBackward<float>& args, std::int64_t begin, std::int64_t end))
-TAPIR_CPU_KERNEL(rms_norm_backward_f64,
-                 void(const tapir::kernels::LayerNormBackward<double>& args, std::int64_t begin, std::int64_t end))
+TAPIR_CPU_KERNEL(rms_norm_backward_f32, void(const tapir::kernels::LayerNormBackward<float>& args, std::int64_t begin, std::int64_t end))
+TAPIR_CPU_KERNEL(rms_norm_backward_f64, void(const tapir::kernels::LayerNormBackward<double>& args, std::int64_t begin, std::int64_t end))
 TAPIR_GPU_KERNEL(layer_norm, void(const tapir::kernels::LayerNormArgs& args))
 TAPIR_GPU_KERNEL(layer_norm_backward, void(const tapir::kernels::LayerNormBackwardArgs& args))
 
 namespace tapir::kernels {
 inline void layer_norm(const LayerNorm<float>& a, std::int64_t begin, std::int64_t end) { layer_norm_f32(a, begin, end); }
 inline void layer_norm(const LayerNorm<double>& a, std::int64_t begin, std::int64_t end) { layer_norm_f64(a, begin, end); }
-inline void layer_norm_backward(const LayerNormBackward<float>& a, std::int64_t begin, std::int64_t end) {
-    layer_norm_backward_f32(a, begin, end);
-}
-inline void layer_norm_backward(const LayerNormBackward<double>& a, std::int64_t begin, std::int64_t end) {
-    layer_norm_backward_f64(a, begin, end);
-}
+inline void layer_norm_backward(const LayerNormBackward<float>& a, std::int64_t begin, std::int64_t end) { layer_norm_backward_f32(a, begin, end); }
+inline void layer_norm_backward(const LayerNormBackward<double>& a, std::int64_t begin, std::int64_t end) { layer_norm_backward_f64(a, begin, end); }
 inline void rms_norm(const LayerNorm<float>& a, std::int64_t begin, std::int64_t end) { rms_norm_f32(a, begin, end); }
 inline void rms_norm(const LayerNorm<double>& a, std::int64_t begin, std::int64_t end) { rms_norm_f64(a, begin, end); }
-inline void rms_norm_backward(const LayerNormBackward<float>& a, std::int64_t begin, std::int64_t end) {
-    rms_norm_backward_f32(a, begin, end);
-}
-inline void rms_norm_backward(const LayerNormBackward<double>& a, std::int64_t begin, std::int64_t end) {
-    rms_norm_backward_f64(a, begin, end);
-}
+inline void rms_norm_backward(const LayerNormBackward<float>& a, std::int64_t begin, std::int64_t end) { rms_norm_backward_f32(a, begin, end); }
+inline void rms_norm_backward(const LayerNormBackward<double>& a, std::int64_t begin, std::int64_t end) { rms_norm_backward_f64(a, begin, end); }
 }  // namespace tapir::kernels

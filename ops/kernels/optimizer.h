@@ -151,12 +151,10 @@ struct RowSums {
     ROW(AverageStep, average)
 
 // n elements each; buffers: three, null where the rule has none.
-#define TAPIR_STEP_KERNELS(Step, name)                                                                                        \
-    TAPIR_GPU_KERNEL(name##_steps, void(const tapir::kernels::GpuSteps<tapir::kernels::Step>& steps))                         \
-    TAPIR_CPU_KERNEL(name##_step_f32, void(const tapir::kernels::Step& step, std::int64_t n, float* p, const float* g,        \
-                                           float* const* buffers))                                                            \
-    TAPIR_CPU_KERNEL(name##_step_f64, void(const tapir::kernels::Step& step, std::int64_t n, double* p, const double* g,      \
-                                           double* const* buffers))
+#define TAPIR_STEP_KERNELS(Step, name)                                                                                                         \
+    TAPIR_GPU_KERNEL(name##_steps, void(const tapir::kernels::GpuSteps<tapir::kernels::Step>& steps))                                          \
+    TAPIR_CPU_KERNEL(name##_step_f32, void(const tapir::kernels::Step& step, std::int64_t n, float* p, const float* g, float* const* buffers)) \
+    TAPIR_CPU_KERNEL(name##_step_f64, void(const tapir::kernels::Step& step, std::int64_t n, double* p, const double* g, double* const* buffers))
 TAPIR_STEPS(TAPIR_STEP_KERNELS)
 #undef TAPIR_STEP_KERNELS
 
@@ -164,11 +162,9 @@ TAPIR_GPU_KERNEL(row_sums, void(const tapir::kernels::RowSums& args))
 /// The p-norm of all of them as one vector.
 TAPIR_GPU_KERNEL(gradient_norm, void(const std::vector<tapir::kernels::GpuGradient>& gradients, double p, double* norm))
 /// Times max_norm / (norm + 1e-6) where that is below 1.
-TAPIR_GPU_KERNEL(clip_gradients,
-                 void(const std::vector<tapir::kernels::GpuGradient>& gradients, const double* norm, double max_norm))
+TAPIR_GPU_KERNEL(clip_gradients, void(const std::vector<tapir::kernels::GpuGradient>& gradients, const double* norm, double max_norm))
 /// Times factor; *not_finite becomes true where a product is infinite or nan. It may be null.
-TAPIR_GPU_KERNEL(scale_gradients,
-                 void(const std::vector<tapir::kernels::GpuGradient>& gradients, double factor, bool* not_finite))
+TAPIR_GPU_KERNEL(scale_gradients, void(const std::vector<tapir::kernels::GpuGradient>& gradients, double factor, bool* not_finite))
 /// Limits them to [-bound, bound].
 TAPIR_GPU_KERNEL(limit_gradients, void(const std::vector<tapir::kernels::GpuGradient>& gradients, double bound))
 
@@ -181,14 +177,10 @@ TAPIR_CPU_KERNEL(limit_f32, void(std::int64_t n, float* g, double bound))
 TAPIR_CPU_KERNEL(limit_f64, void(std::int64_t n, double* g, double bound))
 
 namespace tapir::kernels {
-#define TAPIR_STEP_OVERLOADS(Step, name)                                                                         \
-    inline void launch_steps(const GpuSteps<Step>& s) { gpu::name##_steps(s); }                                  \
-    inline void step(const Step& s, std::int64_t n, float* p, const float* g, float* const* buffers) {           \
-        name##_step_f32(s, n, p, g, buffers);                                                                    \
-    }                                                                                                            \
-    inline void step(const Step& s, std::int64_t n, double* p, const double* g, double* const* buffers) {        \
-        name##_step_f64(s, n, p, g, buffers);                                                                    \
-    }
+#define TAPIR_STEP_OVERLOADS(Step, name)                                                                                                       \
+    inline void launch_steps(const GpuSteps<Step>& s) { gpu::name##_steps(s); }                                                                \
+    inline void step(const Step& s, std::int64_t n, float* p, const float* g, float* const* buffers) { name##_step_f32(s, n, p, g, buffers); } \
+    inline void step(const Step& s, std::int64_t n, double* p, const double* g, double* const* buffers) { name##_step_f64(s, n, p, g, buffers); }
 TAPIR_STEPS(TAPIR_STEP_OVERLOADS)
 #undef TAPIR_STEP_OVERLOADS
 inline double power_sum(std::int64_t n, const float* g, double p) { return power_sum_f32(n, g, p); }

@@ -30,17 +30,17 @@ struct LstmGates {
     };
     std::int64_t rows, width;
     int children;
-    const Gate* gates;  // [children + 3]
-    const Child* child;  // [children]
-    T* h;                // (rows, width); null: not wanted
-    T* c;                // (rows, width); null: not wanted
+    const Gate* gates;     // [children + 3]
+    const Child* child;    // [children]
+    T* h;                  // (rows, width); null: not wanted
+    T* c;                  // (rows, width); null: not wanted
     Kept<T>* activations;  // (rows, children + 4, width): the gates in their order, then tanh(c). Null: not wanted
 };
 
 template <class T>
 struct LstmGatesBackward {
     struct Gate {
-        T* a;         // null: not wanted
+        T* a;  // null: not wanted
         T* b;
         std::int64_t a_row, b_row;
         bool a_adds;  // a is the place of the gate before it too
@@ -65,7 +65,7 @@ template <class T>
 struct GruGates {
     std::int64_t rows, width;
     const T *x, *y, *h;
-    T* out;          // (rows, width)
+    T* out;                // (rows, width)
     Kept<T>* activations;  // (rows, 3, width): r, z, n. Null: not wanted
 };
 
@@ -81,34 +81,22 @@ struct GruGatesBackward {
 
 TAPIR_CPU_KERNEL(lstm_gates_f32, void(const tapir::kernels::LstmGates<float>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(lstm_gates_f64, void(const tapir::kernels::LstmGates<double>& args, std::int64_t begin, std::int64_t end))
-TAPIR_CPU_KERNEL(lstm_gates_backward_f32,
-                 void(const tapir::kernels::LstmGatesBackward<float>& args, std::int64_t begin, std::int64_t end))
-TAPIR_CPU_KERNEL(lstm_gates_backward_f64,
-                 void(const tapir::kernels::LstmGatesBackward<double>& args, std::int64_t begin, std::int64_t end))
+TAPIR_CPU_KERNEL(lstm_gates_backward_f32, void(const tapir::kernels::LstmGatesBackward<float>& args, std::int64_t begin, std::int64_t end))
+TAPIR_CPU_KERNEL(lstm_gates_backward_f64, void(const tapir::kernels::LstmGatesBackward<double>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(gru_gates_f32, void(const tapir::kernels::GruGates<float>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(gru_gates_f64, void(const tapir::kernels::GruGates<double>& args, std::int64_t begin, std::int64_t end))
-TAPIR_CPU_KERNEL(gru_gates_backward_f32,
-                 void(const tapir::kernels::GruGatesBackward<float>& args, std::int64_t begin, std::int64_t end))
-TAPIR_CPU_KERNEL(gru_gates_backward_f64,
-                 void(const tapir::kernels::GruGatesBackward<double>& args, std::int64_t begin, std::int64_t end))
+TAPIR_CPU_KERNEL(gru_gates_backward_f32, void(const tapir::kernels::GruGatesBackward<float>& args, std::int64_t begin, std::int64_t end))
+TAPIR_CPU_KERNEL(gru_gates_backward_f64, void(const tapir::kernels::GruGatesBackward<double>& args, std::int64_t begin, std::int64_t end))
 
 namespace tapir::kernels {
 inline void lstm_gates(const LstmGates<float>& a, std::int64_t begin, std::int64_t end) { lstm_gates_f32(a, begin, end); }
 inline void lstm_gates(const LstmGates<double>& a, std::int64_t begin, std::int64_t end) { lstm_gates_f64(a, begin, end); }
-inline void lstm_gates_backward(const LstmGatesBackward<float>& a, std::int64_t begin, std::int64_t end) {
-    lstm_gates_backward_f32(a, begin, end);
-}
-inline void lstm_gates_backward(const LstmGatesBackward<double>& a, std::int64_t begin, std::int64_t end) {
-    lstm_gates_backward_f64(a, begin, end);
-}
+inline void lstm_gates_backward(const LstmGatesBackward<float>& a, std::int64_t begin, std::int64_t end) { lstm_gates_backward_f32(a, begin, end); }
+inline void lstm_gates_backward(const LstmGatesBackward<double>& a, std::int64_t begin, std::int64_t end) { lstm_gates_backward_f64(a, begin, end); }
 inline void gru_gates(const GruGates<float>& a, std::int64_t begin, std::int64_t end) { gru_gates_f32(a, begin, end); }
 inline void gru_gates(const GruGates<double>& a, std::int64_t begin, std::int64_t end) { gru_gates_f64(a, begin, end); }
-inline void gru_gates_backward(const GruGatesBackward<float>& a, std::int64_t begin, std::int64_t end) {
-    gru_gates_backward_f32(a, begin, end);
-}
-inline void gru_gates_backward(const GruGatesBackward<double>& a, std::int64_t begin, std::int64_t end) {
-    gru_gates_backward_f64(a, begin, end);
-}
+inline void gru_gates_backward(const GruGatesBackward<float>& a, std::int64_t begin, std::int64_t end) { gru_gates_backward_f32(a, begin, end); }
+inline void gru_gates_backward(const GruGatesBackward<double>& a, std::int64_t begin, std::int64_t end) { gru_gates_backward_f64(a, begin, end); }
 }  // namespace tapir::kernels
 
 // All rows, on a GPU; T: float, double, Half, BFloat16. Defined in cuda/recurrent.cu.
@@ -124,12 +112,20 @@ template <class T>
 void gru_gates_backward(const kernels::GruGatesBackward<T>& args);
 #else  // never called
 template <class Args>
-[[noreturn]] void lstm_gates(const Args&) { __builtin_unreachable(); }
+[[noreturn]] void lstm_gates(const Args&) {
+    __builtin_unreachable();
+}
 template <class Args>
-[[noreturn]] void lstm_gates_backward(const Args&) { __builtin_unreachable(); }
+[[noreturn]] void lstm_gates_backward(const Args&) {
+    __builtin_unreachable();
+}
 template <class Args>
-[[noreturn]] void gru_gates(const Args&) { __builtin_unreachable(); }
+[[noreturn]] void gru_gates(const Args&) {
+    __builtin_unreachable();
+}
 template <class Args>
-[[noreturn]] void gru_gates_backward(const Args&) { __builtin_unreachable(); }
+[[noreturn]] void gru_gates_backward(const Args&) {
+    __builtin_unreachable();
+}
 #endif
 }  // namespace tapir::gpu

@@ -69,18 +69,14 @@ TAPIR_CPU_KERNEL(sum_floats, double(const float* x, std::int64_t n))
 /// divided by args.divisor. In float64 inside.
 TAPIR_CPU_KERNEL(moments, void(const tapir::kernels::ReduceArgs& args, std::int64_t begin, std::int64_t end))
 /// Lines [begin, end): the largest (or smallest) element, to out unless null, and the index of the first such.
-TAPIR_CPU_KERNEL(extreme, void(const tapir::kernels::LineArgs& args, bool largest, std::int64_t* indices, std::int64_t begin,
-                               std::int64_t end))
+TAPIR_CPU_KERNEL(extreme, void(const tapir::kernels::LineArgs& args, bool largest, std::int64_t* indices, std::int64_t begin, std::int64_t end))
 /// Lines [begin, end): running sums, products or logarithms of sums of exponentials.
-TAPIR_CPU_KERNEL(scan, void(const tapir::kernels::LineArgs& args, tapir::kernels::Scan kind, std::int64_t begin,
-                            std::int64_t end))
+TAPIR_CPU_KERNEL(scan, void(const tapir::kernels::LineArgs& args, tapir::kernels::Scan kind, std::int64_t begin, std::int64_t end))
 /// Lines [begin, end): the largest (or smallest) element so far, and its index; of equal ones the last. nan wins.
-TAPIR_CPU_KERNEL(scan_extreme, void(const tapir::kernels::LineArgs& args, bool largest, std::int64_t* indices, std::int64_t begin,
-                                    std::int64_t end))
+TAPIR_CPU_KERNEL(scan_extreme, void(const tapir::kernels::LineArgs& args, bool largest, std::int64_t* indices, std::int64_t begin, std::int64_t end))
 /// Lines [begin, end): the gradient of the running product for g, of x's shape; of the whole product for g with one
 /// element a line.
-TAPIR_CPU_KERNEL(prod_gradient, void(const tapir::kernels::LineArgs& args, const void* g, bool whole, std::int64_t begin,
-                                     std::int64_t end))
+TAPIR_CPU_KERNEL(prod_gradient, void(const tapir::kernels::LineArgs& args, const void* g, bool whole, std::int64_t begin, std::int64_t end))
 
 /// All outputs; of element types as they are: args.compute is not looked at, and the result is of args.out_dtype.
 TAPIR_GPU_KERNEL(reduce, void(const tapir::kernels::ReduceArgs& args, std::int64_t outputs))

@@ -7,21 +7,41 @@
 template <class T>
 concept Int = __is_same(T, std::int32_t) || __is_same(T, std::int64_t);
 
-template <class T> TAPIR_SCALAR T where(bool condition, T a, T b) { return condition ? a : b; }
-template <class T> TAPIR_SCALAR T abs(T x) { return where(x < T(0), static_cast<T>(-x), static_cast<T>(x + T(0))); }
-template <class T> TAPIR_SCALAR T sign(T x) { return where(x > T(0), T(1), where(x < T(0), T(-1), T(0))); }
-template <class T> TAPIR_SCALAR T square(T x) { return static_cast<T>(x * x); }
-template <class T> TAPIR_SCALAR T sigmoid(T x) { return T(1) / (T(1) + exp(-x)); }
-template <class T> TAPIR_SCALAR T softplus(T x) { return where(x > T(20), x, log1p(exp(x))); }
+template <class T>
+TAPIR_SCALAR T where(bool condition, T a, T b) {
+    return condition ? a : b;
+}
+template <class T>
+TAPIR_SCALAR T abs(T x) {
+    return where(x < T(0), static_cast<T>(-x), static_cast<T>(x + T(0)));
+}
+template <class T>
+TAPIR_SCALAR T sign(T x) {
+    return where(x > T(0), T(1), where(x < T(0), T(-1), T(0)));
+}
+template <class T>
+TAPIR_SCALAR T square(T x) {
+    return static_cast<T>(x * x);
+}
+template <class T>
+TAPIR_SCALAR T sigmoid(T x) {
+    return T(1) / (T(1) + exp(-x));
+}
+template <class T>
+TAPIR_SCALAR T softplus(T x) {
+    return where(x > T(20), x, log1p(exp(x)));
+}
 
-template <class T> TAPIR_SCALAR bool is_infinite(T x) {
+template <class T>
+TAPIR_SCALAR bool is_infinite(T x) {
     if constexpr (Int<T>) {
         return false;
     } else {
         return abs(x) == static_cast<T>(__builtin_inf());
     }
 }
-template <class T> TAPIR_SCALAR bool is_finite(T x) {
+template <class T>
+TAPIR_SCALAR bool is_finite(T x) {
     if constexpr (Int<T>) {
         return true;
     } else {
@@ -31,13 +51,29 @@ template <class T> TAPIR_SCALAR bool is_finite(T x) {
 
 // --- Integers --------------------------------------------------------------------------------------------------------
 
-template <Int T> TAPIR_SCALAR T floor(T x) { return x; }
-template <Int T> TAPIR_SCALAR T ceil(T x) { return x; }
-template <Int T> TAPIR_SCALAR T trunc(T x) { return x; }
-template <Int T> TAPIR_SCALAR T round(T x) { return x; }
+template <Int T>
+TAPIR_SCALAR T floor(T x) {
+    return x;
+}
+template <Int T>
+TAPIR_SCALAR T ceil(T x) {
+    return x;
+}
+template <Int T>
+TAPIR_SCALAR T trunc(T x) {
+    return x;
+}
+template <Int T>
+TAPIR_SCALAR T round(T x) {
+    return x;
+}
 // Division by zero gives 0 (and -1 is kept from trapping on the smallest integer).
-template <Int T> TAPIR_SCALAR T fmod(T a, T b) { return b == 0 || b == T(-1) ? T(0) : static_cast<T>(a % b); }
-template <Int T> TAPIR_SCALAR T pow(T base, T exponent) {  // negative exponents: 1, -1 or 0, as the truncated result
+template <Int T>
+TAPIR_SCALAR T fmod(T a, T b) {
+    return b == 0 || b == T(-1) ? T(0) : static_cast<T>(a % b);
+}
+template <Int T>
+TAPIR_SCALAR T pow(T base, T exponent) {  // negative exponents: 1, -1 or 0, as the truncated result
     if (exponent < 0) return base == 1 ? T(1) : base == T(-1) ? (exponent & 1 ? T(-1) : T(1)) : T(0);
     T result = 1;
     for (; exponent; exponent = static_cast<T>(exponent >> 1)) {
@@ -50,12 +86,14 @@ template <Int T> TAPIR_SCALAR T pow(T base, T exponent) {  // negative exponents
 // --- Division --------------------------------------------------------------------------------------------------------
 
 // Python's %: the sign of b. Unlike a - b * floor(a / b) right for large quotients.
-template <class T> TAPIR_SCALAR T remainder(T a, T b) {
+template <class T>
+TAPIR_SCALAR T remainder(T a, T b) {
     const T r = fmod(a, b);
     return r != 0 && (r < 0) != (b < 0) ? static_cast<T>(r + b) : r;
 }
 // Python's //. By way of the remainder: the rounded quotient can be a whole number too large.
-template <class T> TAPIR_SCALAR T floor_divide(T a, T b) {
+template <class T>
+TAPIR_SCALAR T floor_divide(T a, T b) {
     if constexpr (Int<T>) {
         if (b == 0) return 0;
         if (b == T(-1)) return static_cast<T>(-a);  // which wraps, where the division would trap
@@ -83,8 +121,7 @@ TAPIR_SCALAR double whole_power(double base, int q) {
 // others (NIST Digital Library of Mathematical Functions, 2.10.1), with Bernoulli's numbers B_2k / (2k)!. The factor keeps it from
 // 0: it is 1 / (q - 1) for large x.
 TAPIR_SCALAR double scaled_zeta(double q, double x) {
-    constexpr double bernoulli[] = {1.0 / 12,       -1.0 / 720,           1.0 / 30240,      -1.0 / 1209600,
-                                    1.0 / 47900160, -691.0 / 1307674368e3, 1.0 / 74724249600};
+    constexpr double bernoulli[] = {1.0 / 12, -1.0 / 720, 1.0 / 30240, -1.0 / 1209600, 1.0 / 47900160, -691.0 / 1307674368e3, 1.0 / 74724249600};
     const int n = static_cast<int>(q);
     double sum = 0;
     for (int k = 0; k < 10; ++k) sum += whole_power(x / (x + k), n);
@@ -110,8 +147,7 @@ TAPIR_SCALAR double digamma(double x) {
     }
     for (; x < 10; x += 1) sum -= 1 / x;
     const double s = 1 / (x * x);
-    const double series =
-        s * (1.0 / 12 - s * (1.0 / 120 - s * (1.0 / 252 - s * (1.0 / 240 - s * (1.0 / 132 - s * (691.0 / 32760 - s / 12))))));
+    const double series = s * (1.0 / 12 - s * (1.0 / 120 - s * (1.0 / 252 - s * (1.0 / 240 - s * (1.0 / 132 - s * (691.0 / 32760 - s / 12))))));
     return sum + log(x) - 0.5 / x - series;
 }
 TAPIR_SCALAR float digamma(float x) { return static_cast<float>(digamma(static_cast<double>(x))); }
@@ -147,9 +183,7 @@ TAPIR_SCALAR double polygamma(double x, double n) {
     }
     return is_odd ? sum : -sum;
 }
-TAPIR_SCALAR float polygamma(float x, float n) {
-    return static_cast<float>(polygamma(static_cast<double>(x), static_cast<double>(n)));
-}
+TAPIR_SCALAR float polygamma(float x, float n) { return static_cast<float>(polygamma(static_cast<double>(x), static_cast<double>(n))); }
 
 // Winitzki's approximation (2008), then three of Halley's steps; by erfc in the upper half, where erf is rounded to 1.
 TAPIR_SCALAR double erfinv(double y) {

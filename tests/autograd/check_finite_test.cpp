@@ -5,9 +5,9 @@
 #include <thread>
 
 #include "../fails.h"
+#include "tapir/autograd/log_impl.h"
 #include "tapir/autograd/watch_impl.h"
 #include "tapir/core/gdb/hooks_impl.h"
-#include "tapir/autograd/log_impl.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -263,7 +263,8 @@ TEST_CASE("finite contributions whose sum is not: of a value that is used twice"
     const std::string text = finding([&] { tape.backward(y, {.gradient = full({2}, 1.5e38f)}); });
     INFO(text);
     CHECK(is_of_line(text, line + 1));
-    CHECK(has(text, "mul: the sum of contributions to the gradient of the float32 (2,) that tanh made at check_finite_test.cpp:" + std::to_string(line)));
+    CHECK(has(text,
+              "mul: the sum of contributions to the gradient of the float32 (2,) that tanh made at check_finite_test.cpp:" + std::to_string(line)));
     CHECK(has(text, "overflows: with number 2, which its backward rule gives to input 0, it is float32 (2,): 2 inf of 2 elements"));
     CHECK(w.grad().at<float>({0}) == Approx(3e38));
 }
@@ -317,7 +318,8 @@ TEST_CASE("what break-nonfinite finds ends no op: watchers are told of no failur
         detail::check_finite_of_thread();
         const WatchScope scope(listener);
         static_cast<void>(log(zeros({2})));
-    }).join();
+    })
+        .join();
     tapir_gdb_state.checking = 0;
     CHECK(listener.ended == 2);
     CHECK(listener.failures == 0);
@@ -338,7 +340,8 @@ TEST_CASE("finite contributions whose sum is not: of a parameter, by name, in th
     INFO(text);
     CHECK(is_of_line(text, kScaledLine));
     CHECK(has(text, " (in Scaled)"));
-    CHECK(has(text, "mul: the sum of contributions to the gradient of weight, float32 (2,) overflows on top of what its grad() holds: with number 2"));
+    CHECK(
+        has(text, "mul: the sum of contributions to the gradient of weight, float32 (2,) overflows on top of what its grad() holds: with number 2"));
     CHECK(w.grad().at<float>({0}) == kHuge);
     w.set_grad(Tensor());
     text = finding([&] { step(kHuge, 1e38f); });

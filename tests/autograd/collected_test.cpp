@@ -1,6 +1,6 @@
 // Gradients that are collected on a leaf over several backwards, hooks that misbehave, threads that share a leaf.
-#include <catch2/catch.hpp>
 #include <atomic>
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -170,7 +170,9 @@ TEST_CASE("a hook is taken away by its handle") {
     CHECK(seen == 5);
     doubles.remove();
     CHECK(gradient_of_w() == V{3, 3});
-    { RemovableHandle left = w.register_hook([](const Tensor& g) { return -g; }); }  // the hook stays
+    {
+        RemovableHandle left = w.register_hook([](const Tensor& g) { return -g; });
+    }  // the hook stays
     CHECK(gradient_of_w() == V{-3, -3});
     CHECK(detail::meta_of(w).hooks.size() == 1);
     RemovableHandle late;
@@ -317,8 +319,7 @@ TEST_CASE("hooks of a leaf that threads share: removed ones are forgotten once, 
         std::atomic<int> calls = 0, ready = 0;
         RemovableHandle counting = w.register_hook([&](const Tensor&) { ++calls; });
         const auto work = [&] {
-            for (++ready; ready < 2;) {
-            }
+            for (++ready; ready < 2;) {}
             Tape tape;
             tape.backward(sum(w));
         };

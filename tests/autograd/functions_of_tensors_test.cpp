@@ -14,9 +14,7 @@ struct Scaled : Function<Scaled> {
         context.save({x, w});
         return x * w;
     }
-    static std::pair<Tensor, Tensor> backward(FunctionContext& context, const Tensor& g) {
-        return {g * context.saved(1), g * context.saved(0)};
-    }
+    static std::pair<Tensor, Tensor> backward(FunctionContext& context, const Tensor& g) { return {g * context.saved(1), g * context.saved(0)}; }
 };
 
 // Sum and difference.
@@ -51,10 +49,8 @@ TEST_CASE("gradients of integers, of truth values and of no function are not che
     const auto twice = [](const Tensor& x) { return x * 2; };
     const Tensor whole = tensor({1, 2}), x = ones({2}, float64);
     FAILS(ValueError, "gradcheck: none of the 1 inputs is floating", gradcheck(twice, {whole}));
-    FAILS(ValueError, "gradgradcheck: none of the 1 inputs is floating",
-          gradgradcheck(twice, {whole}, {.raise_exception = false}));
-    FAILS(DTypeError, "gradcheck: the function gives bool, which has no gradients",
-          gradcheck([](const Tensor& t) { return t > 0; }, {x}));
+    FAILS(ValueError, "gradgradcheck: none of the 1 inputs is floating", gradgradcheck(twice, {whole}, {.raise_exception = false}));
+    FAILS(DTypeError, "gradcheck: the function gives bool, which has no gradients", gradcheck([](const Tensor& t) { return t > 0; }, {x}));
     FAILS(ValueError, "gradcheck: the function is null", gradcheck(Fn(), {x}));
     FAILS(ValueError, "gradgradcheck: the function is null", gradgradcheck(Fn(), {x}));
 }

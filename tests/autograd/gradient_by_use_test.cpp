@@ -41,7 +41,7 @@ TEST_CASE("products, rows, broadcasting and several uses in one op sum up to the
     const Tensor w = randn({4, 3}, float64).requires_grad_(), x = randn({5, 3}, float64), b = randn({3}, float64).requires_grad_();
     Tape tape({.persistent = true});
     Tensor loss = sum(tanh(linear(x, w)));
-    loss = loss + sum(square(matmul(w.t(), w)));           // w, and a view of it
+    loss = loss + sum(square(matmul(w.t(), w)));              // w, and a view of it
     loss = loss + sum(sin(embedding(tensor({1, 1, 3}), w)));  // rows
     loss = loss + sum(w * w) + sum(exp(w + b));
     for (const Tensor& leaf : {w, b}) {
@@ -117,7 +117,8 @@ TEST_CASE("the depth of a use: how many uses the gradient has come through") {
             Tensor y = x[0];
             for (int t = 0; t < 3; ++t) y = y * w;
             return y;
-        }, {h});
+        },
+        {h});
     depths.clear();
     for (const GradientUse& use : tape.gradient_by_use(sum(checked * w), w)) depths.push_back(use.depth);
     CHECK(depths == std::vector<int>{8, 7, 6, 5, 4, 3, 2, 1, 0});
@@ -181,13 +182,17 @@ TEST_CASE("a report says whether the gradient vanishes") {
         for (const auto& [norm, depth] : norms_and_depths) uses.push_back({uses.size(), "mul", Loc::current(), "", Tensor(), norm, depth});
         return last_line(gradient_report(uses));
     };
-    CHECK(of_uses({{0, 3}, {1e-6, 2}, {1e-3, 1}, {1, 0}}) == "from depth 0 to depth 2 the gradient vanishes: 1.000e+00 to 1.000e-06, 0.001 times a use\n");
-    CHECK(of_uses({{1e4, 3}, {1e2, 2}, {1, 1}, {0, 0}}) == "from depth 1 to depth 3 the gradient explodes: 1.000e+00 to 1.000e+04, 100 times a use\n");
+    CHECK(of_uses({{0, 3}, {1e-6, 2}, {1e-3, 1}, {1, 0}}) ==
+          "from depth 0 to depth 2 the gradient vanishes: 1.000e+00 to 1.000e-06, 0.001 times a use\n");
+    CHECK(of_uses({{1e4, 3}, {1e2, 2}, {1, 1}, {0, 0}}) ==
+          "from depth 1 to depth 3 the gradient explodes: 1.000e+00 to 1.000e+04, 100 times a use\n");
     // By depth, whatever the order, and the largest of each.
-    CHECK(of_uses({{1e-9, 1}, {1, 1}, {1e-7, 1}, {1, 0}}) == "from depth 0 to depth 1 the gradient keeps its order: 1.000e+00 to 1.000e+00, 1 times a use\n");
+    CHECK(of_uses({{1e-9, 1}, {1, 1}, {1e-7, 1}, {1, 0}}) ==
+          "from depth 0 to depth 1 the gradient keeps its order: 1.000e+00 to 1.000e+00, 1 times a use\n");
     // Uses in several places cannot be compared.
     std::vector<GradientUse> uses;
-    for (const double norm : {1e-6, 1e-3, 1.0}) uses.push_back({uses.size(), "mul", Loc::current(), "", Tensor(), norm, 2 - static_cast<int>(uses.size())});
+    for (const double norm : {1e-6, 1e-3, 1.0})
+        uses.push_back({uses.size(), "mul", Loc::current(), "", Tensor(), norm, 2 - static_cast<int>(uses.size())});
     CHECK(gradient_report(uses).find("vanishes") != std::string::npos);
     uses[1].op = "linear";
     CHECK(gradient_report(uses).find("from depth") == std::string::npos);

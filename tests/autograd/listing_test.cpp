@@ -1,6 +1,6 @@
 // The tape as a table and as a drawing, and the modules that records, errors and drawings name.
-#include <catch2/catch.hpp>
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdio>
 #include <map>
@@ -76,8 +76,8 @@ TEST_CASE("records know the path of the module that they ran for") {
     const Tensor x = randn({2, 3});
     Tape tape;
     const Tensor y = model.encoder.forward(x), z = exp(y);
-    CHECK(modules_of(tape) == Strings{"encoder.cell.forget", "encoder.cell", "encoder.cell.input", "encoder.cell", "encoder.head.0",
-                                      "encoder.head", ""});
+    CHECK(modules_of(tape) ==
+          Strings{"encoder.cell.forget", "encoder.cell", "encoder.cell.input", "encoder.cell", "encoder.head.0", "encoder.head", ""});
     tape.backward(sum(z));
     try {
         model.encoder.forward(zeros({2, 5}));
@@ -281,8 +281,10 @@ TEST_CASE("the colours of modules differ, and a module's parts have its colour")
     for (std::size_t i = 0; i < 16; ++i) {
         for (std::size_t j = 0; j < i; ++j) {
             const double apart = std::abs(of_eight[i] - of_eight[j]);
-            if (i == j + 8) CHECK(apart == 0);
-            else CHECK(std::min(apart, 1 - apart) > 0.05);
+            if (i == j + 8)
+                CHECK(apart == 0);
+            else
+                CHECK(std::min(apart, 1 - apart) > 0.05);
         }
     }
     Model nested;

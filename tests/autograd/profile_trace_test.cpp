@@ -165,8 +165,8 @@ TEST_CASE("a training loop with loader threads: who made what, what the loop wai
     CHECK(row_of(profiler, "DataLoader: wait").calls == 3);
     const ProfileRow making = row_of(profiler, "DataLoader: batch"), backward = row_of(profiler, "backward");
     CHECK(making.calls == 3);
-    CHECK(making.self_seconds <= making.total_seconds - row_of(profiler, "DataLoader: sample").total_seconds -
-                                     row_of(profiler, "DataLoader: collate").total_seconds + 1e-9);
+    CHECK(making.self_seconds <=
+          making.total_seconds - row_of(profiler, "DataLoader: sample").total_seconds - row_of(profiler, "DataLoader: collate").total_seconds + 1e-9);
     CHECK(backward.calls == 3);
     CHECK(backward.self_seconds < backward.total_seconds);
     const auto line = ProfileTable::By::line;

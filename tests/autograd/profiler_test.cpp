@@ -457,9 +457,9 @@ TEST_CASE("texts are of one kind, and files hold UTF-8 whatever names are") {
     const std::string bad = "\xef\xbf\xbd";
     CHECK(detail::json_text("\xff") == bad);
     CHECK(detail::json_text("caf\xe9 au") == "caf" + bad + " au");
-    CHECK(detail::json_text("\xe2\x82") == bad + bad);              // cut off
-    CHECK(detail::json_text("\xc0\xaf") == bad + bad);              // longer than need be
-    CHECK(detail::json_text("\xed\xa0\x80") == bad + bad + bad);    // half of a pair
+    CHECK(detail::json_text("\xe2\x82") == bad + bad);             // cut off
+    CHECK(detail::json_text("\xc0\xaf") == bad + bad);             // longer than need be
+    CHECK(detail::json_text("\xed\xa0\x80") == bad + bad + bad);   // half of a pair
     CHECK(detail::json_text("\xf4\x90\x80\x80").size() == 4 * 3);  // beyond the last
     CHECK(detail::json_text("a\"b\\\n") == "a\\\"b\\\\\\u000a");
     CHECK(detail::xml_text("<a & \"b\">\x01") == "&lt;a &amp; &quot;b&quot;&gt;" + bad);

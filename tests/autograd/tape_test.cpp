@@ -1,8 +1,8 @@
 // Recording and walking: what flows where, and what the errors say.
 #include <algorithm>
 #include <cmath>
-#include <string>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "../fails.h"
@@ -230,13 +230,13 @@ struct Ordered {
     Tensor tensor;
 };
 // A function that is local to an operator whose name has half a bracket.
-#define TAPIR_TEST_OPERATOR(op)                                                                                              \
-    static Tensor operator op(const Ordered& a, const Ordered&) {                                                            \
-        struct Doubled : Function<Doubled> {                                                                                 \
-            static Tensor forward(FunctionContext&, const std::vector<Tensor>& x) { return x[0] * 2; }                       \
-            static std::vector<Tensor> backward(FunctionContext&, const std::vector<Tensor>& g) { return {g[0] * 2}; }       \
-        };                                                                                                                   \
-        return Doubled::apply({a.tensor});                                                                                   \
+#define TAPIR_TEST_OPERATOR(op)                                                                                        \
+    static Tensor operator op(const Ordered& a, const Ordered&) {                                                      \
+        struct Doubled : Function<Doubled> {                                                                           \
+            static Tensor forward(FunctionContext&, const std::vector<Tensor>& x) { return x[0] * 2; }                 \
+            static std::vector<Tensor> backward(FunctionContext&, const std::vector<Tensor>& g) { return {g[0] * 2}; } \
+        };                                                                                                             \
+        return Doubled::apply({a.tensor});                                                                             \
     }
 TAPIR_TEST_OPERATOR(<)
 TAPIR_TEST_OPERATOR(>)
@@ -248,7 +248,7 @@ TAPIR_TEST_OPERATOR(<=>)
 TEST_CASE("a custom function is called by its type's name in operators, too") {
     const names::Ordered x{leaf(tensor({1.0, 2.0}))};
     const Tape tape;
-    const Tensor less = x < x, greater = x > x, shifted = x << x, compared = x <=> x;
+    const Tensor less = x<x, greater = x> x, shifted = x << x, compared = x <=> x;
     std::vector<std::string> recorded;
     for (Record* record : tape.log().records) recorded.push_back(record->op->name);
     CHECK(recorded == std::vector<std::string>{"leaf", "Doubled", "Doubled", "Doubled", "Doubled"});
@@ -306,7 +306,8 @@ TEST_CASE("gradcheck names the element, the input among all inputs, and what gra
     CHECK(contains(message, "\n  input 1 of shape (2, 2), element (0, 1): gradient 1.6770"));
     CHECK(contains(message, "\n  each gradient is 0.5 times its difference quotient"));
     const Tensor many = ones({20, 2}, float64);
-    const std::string long_message = gradcheck([](const std::vector<Tensor>& in) { return Half::apply(in); }, {many}, {.raise_exception = false}).message;
+    const std::string long_message =
+        gradcheck([](const std::vector<Tensor>& in) { return Half::apply(in); }, {many}, {.raise_exception = false}).message;
     CHECK(contains(long_message, "20 of 40 elements disagree"));
     CHECK(contains(long_message, "and 10 more that are off by less"));
 }
@@ -431,10 +432,10 @@ TEST_CASE("in-place ops are recorded") {
     Tensor w = leaf(tensor({1.0, 2.0}));
     Tape tape;
     Tensor y = w * 3;
-    y *= w;       // 3 w^2
-    y += y;       // 6 w^2
+    y *= w;  // 3 w^2
+    y += y;  // 6 w^2
     y.sin_();
-    y.exp_();     // exp(sin(6 w^2))
+    y.exp_();  // exp(sin(6 w^2))
     tape.backward(sum(y));
     for (int i = 0; i < 2; ++i) {
         const double v = i + 1, inner = 6 * v * v;

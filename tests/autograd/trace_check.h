@@ -65,8 +65,10 @@ inline Trace read(const std::string& path) {
         if (kind == "M") {
             const std::string what = event["name"];
             REQUIRE((what == "process_name" || what == "thread_name"));
-            if (what == "thread_name") trace.threads[{event["pid"], event["tid"]}] = event["args"]["name"];
-            else trace.processes[event["pid"].get<int>()] = event["args"]["name"];
+            if (what == "thread_name")
+                trace.threads[{event["pid"], event["tid"]}] = event["args"]["name"];
+            else
+                trace.processes[event["pid"].get<int>()] = event["args"]["name"];
             continue;
         }
         const std::int64_t begin = in_nanoseconds(event.at("ts"));
@@ -82,8 +84,8 @@ inline Trace read(const std::string& path) {
         const std::pair<int, int> row{event.at("pid"), event.at("tid")};
         if (kind == "X") {
             REQUIRE(event.at("dur").get<double>() >= 0);
-            trace.slices.push_back({event.at("name"), event.at("cat"), begin, begin + in_nanoseconds(event["dur"]), row,
-                                    event.value("args", Json::object())});
+            trace.slices.push_back(
+                {event.at("name"), event.at("cat"), begin, begin + in_nanoseconds(event["dur"]), row, event.value("args", Json::object())});
         } else {
             REQUIRE((kind == "s" || kind == "f"));
             if (kind == "f") REQUIRE(event.at("bp") == "e");

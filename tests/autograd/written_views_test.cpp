@@ -52,7 +52,8 @@ const std::vector<View>& views() {
         {"broadcast_to", [](const Tensor& x) { return std::vector{x.broadcast_to({2, 4, 4})}; }},
         {"unfold", [](const Tensor& x) { return std::vector{x.unfold(0, 2, 1)}; }},
         {"a view of a view", [](const Tensor& x) { return std::vector{x.t().narrow(0, 1, 2)[0]}; }},
-        {"rows of a loop", [](const Tensor& x) {
+        {"rows of a loop",
+         [](const Tensor& x) {
              std::vector<Tensor> rows;
              for (const Tensor& row : x) rows.push_back(row);
              return rows;
@@ -190,7 +191,7 @@ TEST_CASE("a view of a constant that a recorded op writes to gives a gradient, o
                 return weighted({row}) + weighted({x});
             });
             if (std::string(view.name).find("detach") != std::string::npos) continue;  // a constant, as it was asked for
-            count([&](const Tensor& w) {  // the program that is right: views taken afterwards
+            count([&](const Tensor& w) {                                               // the program that is right: views taken afterwards
                 const Tensor x = matrix();
                 write.run(x, w);
                 return weighted(view.make(x));

@@ -44,9 +44,7 @@ static void* none() {
 void* malloc(std::size_t n) { return fails_now() ? none() : __libc_malloc(n); }
 void* calloc(std::size_t n, std::size_t size) { return fails_now() ? none() : __libc_calloc(n, size); }
 void* realloc(void* p, std::size_t n) { return fails_now() ? none() : __libc_realloc(p, n); }
-void* aligned_alloc(std::size_t alignment, std::size_t n) {
-    return fails_now() ? none() : __libc_memalign(alignment, n);
-}
+void* aligned_alloc(std::size_t alignment, std::size_t n) { return fails_now() ? none() : __libc_memalign(alignment, n); }
 int posix_memalign(void** p, std::size_t alignment, std::size_t n) {
     if (fails_now()) return ENOMEM;
     *p = __libc_memalign(alignment, n);

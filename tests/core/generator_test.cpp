@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdint>
 #include <set>
 #include <thread>
 #include <vector>
-#include <catch2/catch.hpp>
 
 #include "tapir/core/generator.h"
 #include "tapir/ops/kernels/random.h"
@@ -24,9 +24,7 @@ Words words_of(const Philox& p) { return {p.value[0], p.value[1], p.value[2], p.
 std::uint32_t word(kernels::Draw draw, std::int64_t i) {
     return philox4x32(draw.counter + static_cast<std::uint64_t>(i / 4), 0, draw.seed).value[i % 4];
 }
-std::uint64_t word64(kernels::Draw draw, std::int64_t i) {
-    return word(draw, 2 * i) | static_cast<std::uint64_t>(word(draw, 2 * i + 1)) << 32;
-}
+std::uint64_t word64(kernels::Draw draw, std::int64_t i) { return word(draw, 2 * i) | static_cast<std::uint64_t>(word(draw, 2 * i + 1)) << 32; }
 
 constexpr kernels::Draw draws[] = {{0, 0}, {42, 7}, {0xfedcba9876543210, 0xfffffffe}, {1, 0xfffffffffffffffd}};
 constexpr std::int64_t lengths[] = {0, 1, 3, 4, 5, 15, 16, 17, 31, 32, 33, 64, 100, 255, 511, 512, 513, 1500};
@@ -42,8 +40,8 @@ void for_each_isa(const Kernel& kernel, const Check& check) {
 }
 
 template <class T, class Expected>
-void check_fill(const kernels::PerIsa<void(kernels::Draw, DType, void*, std::int64_t)>& kernel, DType dtype,
-                const Expected& expected, double tolerance = 0) {
+void check_fill(const kernels::PerIsa<void(kernels::Draw, DType, void*, std::int64_t)>& kernel, DType dtype, const Expected& expected,
+                double tolerance = 0) {
     for_each_isa(kernel, [&](auto* fill) {
         for (const kernels::Draw draw : draws) {
             for (const std::int64_t n : lengths) {
@@ -69,8 +67,7 @@ TEST_CASE("philox4x32 gives Random123's known answers") {
     CHECK(words_of(philox4x32(0, 0, 0)) == Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
     CHECK(words_of(philox4x32(~0ull, ~0ull, ~0ull)) == Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
     // The digits of pi: the counter's words are 243f6a88 85a308d3 13198a2e 03707344, the key's a4093822 299f31d0.
-    CHECK(words_of(philox4x32(0x85a308d3243f6a88, 0x0370734413198a2e, 0x299f31d0a4093822)) ==
-          Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
+    CHECK(words_of(philox4x32(0x85a308d3243f6a88, 0x0370734413198a2e, 0x299f31d0a4093822)) == Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 }
 
 TEST_CASE("a generator hands out counters one after the other") {
@@ -125,8 +122,7 @@ TEST_CASE("words are the same in every instruction set") {
 
 TEST_CASE("uniform numbers are made of the words as documented") {
     check_fill<float>(kernels::random_uniform, float32, [](auto d, auto i) { return (word(d, i) >> 8) * 0x1p-24; });
-    check_fill<double>(kernels::random_uniform, float64,
-                       [](auto d, auto i) { return static_cast<double>(word64(d, i) >> 11) * 0x1p-53; });
+    check_fill<double>(kernels::random_uniform, float64, [](auto d, auto i) { return static_cast<double>(word64(d, i) >> 11) * 0x1p-53; });
     check_fill<Half>(kernels::random_uniform, float16, [](auto d, auto i) { return (word(d, i) >> 21) * 0x1p-11; });
     check_fill<BFloat16>(kernels::random_uniform, bfloat16, [](auto d, auto i) { return (word(d, i) >> 24) * 0x1p-8; });
 }
@@ -143,13 +139,15 @@ TEST_CASE("normal numbers are made of the words as documented") {
         return pair(u, two_pi * (word(d, 2 * j + 1) >> 8) * 0x1p-24, i);
     };
     check_fill<float>(kernels::random_normal, float32, single, 2e-6);
-    check_fill<double>(kernels::random_normal, float64, [&](kernels::Draw d, std::int64_t i) {
-        const std::int64_t j = i / 2;
-        return pair((static_cast<double>(word64(d, 2 * j) >> 11) + 1) * 0x1p-53,
-                    two_pi * static_cast<double>(word64(d, 2 * j + 1) >> 11) * 0x1p-53, i);
-    }, 1e-14);
-    check_fill<Half>(kernels::random_normal, float16, [&](auto d, auto i) { return Half(static_cast<float>(single(d, i))); },
-                     1e-3);
+    check_fill<double>(
+        kernels::random_normal, float64,
+        [&](kernels::Draw d, std::int64_t i) {
+            const std::int64_t j = i / 2;
+            return pair((static_cast<double>(word64(d, 2 * j) >> 11) + 1) * 0x1p-53,
+                        two_pi * static_cast<double>(word64(d, 2 * j + 1) >> 11) * 0x1p-53, i);
+        },
+        1e-14);
+    check_fill<Half>(kernels::random_normal, float16, [&](auto d, auto i) { return Half(static_cast<float>(single(d, i))); }, 1e-3);
 }
 
 TEST_CASE("integers and coin flips are made of the words as documented") {

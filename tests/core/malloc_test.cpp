@@ -107,19 +107,25 @@ TEST_CASE("a compiled graph does not call malloc") {
     manual_seed(1);
     Tensor w = randn({4, 4}).requires_grad_(), b = randn({4}).requires_grad_();
     const Tensor x = randn({3, 4}), labels = tensor({0, 1, 2});
-    const CompiledGraph forward = trace([&](const Tensor& t) {
-        const Tensor h = relu(linear(t, w, b));
-        return log_softmax(cat({h * 2 + 1, h.narrow(1, 1, 2)}, 1), 1);
-    }, {{"x", x}}).compile();
-    const CompiledGraph step = trace([&](const Tensor& t, const Tensor& y) {
-        Tape tape;
-        const Tensor loss = cross_entropy(linear(t, w, b), y);
-        const std::vector<Tensor> g = tape.gradient(loss, {w, b});
-        const NoGradScope no_grad;
-        w.sub_(g[0] * 0.01);
-        b.sub_(g[1] * 0.01);
-        return loss;
-    }, {{"x", x}, {"y", labels}}).compile();
+    const CompiledGraph forward = trace(
+                                      [&](const Tensor& t) {
+                                          const Tensor h = relu(linear(t, w, b));
+                                          return log_softmax(cat({h * 2 + 1, h.narrow(1, 1, 2)}, 1), 1);
+                                      },
+                                      {{"x", x}})
+                                      .compile();
+    const CompiledGraph step = trace(
+                                   [&](const Tensor& t, const Tensor& y) {
+                                       Tape tape;
+                                       const Tensor loss = cross_entropy(linear(t, w, b), y);
+                                       const std::vector<Tensor> g = tape.gradient(loss, {w, b});
+                                       const NoGradScope no_grad;
+                                       w.sub_(g[0] * 0.01);
+                                       b.sub_(g[1] * 0.01);
+                                       return loss;
+                                   },
+                                   {{"x", x}, {"y", labels}})
+                                   .compile();
     CHECK(calls_when_warm([&] {
               for (int i = 0; i < 3; ++i) forward(x);
           }) == 0);

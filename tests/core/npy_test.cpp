@@ -135,8 +135,8 @@ TEST_CASE("the bytes are NumPy's") {
     const std::string path = (folder.path() / "a.npy").string();
     save_npy(path, tensor({{1, 2, 3}}, uint8));
     // numpy.save() of numpy.array([[1, 2, 3]], numpy.uint8)
-    CHECK(read_all(path) == std::string("\x93NUMPY\x01\0v\0{'descr': '|u1', 'fortran_order': False, 'shape': (1, 3), }", 69) +
-                                std::string(58, ' ') + "\n\1\2\3");
+    CHECK(read_all(path) ==
+          std::string("\x93NUMPY\x01\0v\0{'descr': '|u1', 'fortran_order': False, 'shape': (1, 3), }", 69) + std::string(58, ' ') + "\n\1\2\3");
     save_npy(path, zeros({3}, float64));
     CHECK(read_all(path).substr(10, 60).find("{'descr': '<f8', 'fortran_order': False, 'shape': (3,), }") == 0);
     save_npy(path, tensor(7));
@@ -262,7 +262,7 @@ std::string zip(const std::vector<std::string>& names) {
     }
     const std::size_t offset = text.size();
     return text + directory + "PK\5\6\0\0\0\0"s + number(names.size(), 2) + number(names.size(), 2) + number(directory.size(), 4) +
-           number(offset, 4) + number(0, 2);
+        number(offset, 4) + number(0, 2);
 }
 
 }  // namespace
@@ -281,7 +281,8 @@ TEST_CASE("a file of another format says what it is, and what reads it") {
     // As torch.jit.save() writes: the tensors first, then the program.
     const std::string jit = folder.write("jit", zip({"model/data/0", "model/data.pkl", "model/code/__torch__.py", "model/version"}));
     const std::string plain = folder.write("plain", zip({"model/data.pkl", "model/data/0", "model/version"}));
-    const std::string old = folder.write("old", "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\x02M\xe9\x03."s + std::string(90, 'x'));
+    const std::string old =
+        folder.write("old", "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\x02M\xe9\x03."s + std::string(90, 'x'));
     const std::string pickle = folder.write("pickle", "\x80\x04\x95\x10\0\0\0\0\0\0\0}\x94."s + std::string(90, 'x'));
     const std::string empty = folder.write("empty", ""), lfs = folder.write("lfs", "version https://git-lfs.github.com/spec/v1\noid sha256:0"),
                       page = folder.write("page", "<!DOCTYPE html><html>not found</html>");
@@ -434,7 +435,8 @@ TEST_CASE("what a process that is gone was writing is removed by the next that w
     REQUIRE(::waitpid(gone, nullptr, 0) == gone);
     const std::string path = (folder.path() / "a").string(), own = std::to_string(::getpid());
     const auto left = [&](const std::string& name) { return fs::exists(folder.path() / name); };
-    const std::string stale = "a." + std::to_string(gone) + "-3.tmp", other = "b." + std::to_string(gone) + "-0.tmp", live = "a." + own + "-999999.tmp";
+    const std::string stale = "a." + std::to_string(gone) + "-3.tmp", other = "b." + std::to_string(gone) + "-0.tmp",
+                      live = "a." + own + "-999999.tmp";
     for (const auto save : {+[](const std::string& to) { save_npy(to, ones({1})); }, +[](const std::string& to) { save_npz(to, {{"a", ones({1})}}); },
                             +[](const std::string& to) { save_safetensors(to, {{"a", ones({1})}}); }}) {
         for (const std::string& name : {stale, other, live}) folder.write(name, "half");

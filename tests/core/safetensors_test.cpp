@@ -94,23 +94,19 @@ TEST_CASE("the bytes are the format's") {
     const Folder folder;
     save_safetensors(folder.file(), {{"a", tensor({7}, uint8)}, {"b", tensor({1.0, 2.0}, float32)}});
     const std::string front = R"({"__metadata__": {"tapir.crc32c": ")";
-    std::string behind =
-        R"("},"a":{"dtype":"U8","shape":[1],"data_offsets":[8,9]},"b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+    std::string behind = R"("},"a":{"dtype":"U8","shape":[1],"data_offsets":[8,9]},"b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
     while ((front.size() + 8 + behind.size()) % 8 != 0) behind += ' ';
     const float numbers[] = {1, 2};
     std::string data(8, '\0');
     std::memcpy(data.data(), numbers, 8);
     char digits[9];
-    std::snprintf(digits, sizeof digits, "%08x",
-                  crc32c(behind + little_endian(crc32c("\7")) + little_endian(crc32c(data))));
-    CHECK(bytes_of(folder.file()) ==
-          with_length(front.size() + 8 + behind.size(), front + digits + behind + data + "\7"));
+    std::snprintf(digits, sizeof digits, "%08x", crc32c(behind + little_endian(crc32c("\7")) + little_endian(crc32c(data))));
+    CHECK(bytes_of(folder.file()) == with_length(front.size() + 8 + behind.size(), front + digits + behind + data + "\7"));
 }
 
 TEST_CASE("a file with a changed byte is refused, or holds what was saved") {
     const Folder folder;
-    const NamedTensors saved{
-        {"w", arange(6).reshape({2, 3}).to(float32)}, {"b", tensor({true, false})}, {"empty", zeros({0, 2})}};
+    const NamedTensors saved{{"w", arange(6).reshape({2, 3}).to(float32)}, {"b", tensor({true, false})}, {"empty", zeros({0, 2})}};
     save_safetensors(folder.file(), saved, {{"format", "pt"}});
     const std::string whole = bytes_of(folder.file());
     std::size_t accepted = 0;
@@ -129,8 +125,7 @@ TEST_CASE("a file with a changed byte is refused, or holds what was saved") {
             ++accepted;
             INFO("byte " << i << " changed by " << change);
             REQUIRE(loaded.size() == saved.size());
-            for (std::size_t k = 0; k < saved.size(); ++k)
-                CHECK((loaded[k].name == saved[k].name && equal(loaded[k].tensor, saved[k].tensor)));
+            for (std::size_t k = 0; k < saved.size(); ++k) CHECK((loaded[k].name == saved[k].name && equal(loaded[k].tensor, saved[k].tensor)));
             CHECK((metadata.back() == FileMetadata::value_type{"format", "pt"}));
         }
     }
@@ -139,14 +134,12 @@ TEST_CASE("a file with a changed byte is refused, or holds what was saved") {
     std::string bytes = whole;
     bytes.back() = 1;  // the last bool was false
     write_bytes(folder.file(), bytes);
-    CHECK(check::message<FileError>([&] { load_safetensors(folder.file()); }).find("it is damaged") !=
-          std::string::npos);
+    CHECK(check::message<FileError>([&] { load_safetensors(folder.file()); }).find("it is damaged") != std::string::npos);
 }
 
 TEST_CASE("a checksum that another program copied with the metadata is none") {
     const Folder folder;
-    const std::string header =
-        R"({"__metadata__":{"tapir.crc32c":"01234567","a":"b"},"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
+    const std::string header = R"({"__metadata__":{"tapir.crc32c":"01234567","a":"b"},"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
     write_bytes(folder.file(), file_of(header, 1));
     FileMetadata metadata;
     const NamedTensors loaded = load_safetensors(folder.file(), &metadata);
@@ -184,8 +177,9 @@ TEST_CASE("hostile files end in a FileError that names the file and the user's l
     refused(with_length(UINT64_MAX, "{}"), "a header of 18446744073709551615");
     refused(with_length(UINT64_MAX - 7, "{}"), "a header of");
     refused(with_length(100'000'001, "{}"), "a header of");
-    refused("Chapter the first", "not a safetensors file: that begins with its header's length, and the first 8 bytes here would be a "
-                                 "header of 2338042707334752323 bytes");
+    refused("Chapter the first",
+            "not a safetensors file: that begins with its header's length, and the first 8 bytes here would be a "
+            "header of 2338042707334752323 bytes");
     const std::string whole = file_of("{" + good + "}", 8);
     for (std::size_t n = 8; n < whole.size(); ++n) refused(whole.substr(0, n), n < whole.size() - 8 ? "header" : "tensor");
     // JSON.
@@ -301,7 +295,7 @@ TEST_CASE("a file behind a link is replaced, the link stays, and so does who may
     REQUIRE(::chmod(path.c_str(), 0600) == 0);
     REQUIRE(::symlink(path.c_str(), link.c_str()) == 0);
     save_safetensors(link, {{"b", ones({3})}});
-    struct stat status {};
+    struct stat status{};
     CHECK((::lstat(link.c_str(), &status) == 0 && S_ISLNK(status.st_mode)));
     CHECK((::lstat(path.c_str(), &status) == 0 && (status.st_mode & 07777) == 0600));
     CHECK(load_safetensors(path)[0].name == "b");

@@ -45,7 +45,8 @@ TEST_CASE("dtypes promote as PyTorch's") {
     CHECK(table(vector_of, vector_of, plus) == "builhgfd uuilhgfd iiilhgfd llllhgfd hhhhhffd ggggfgfd fffffffd dddddddd");
     CHECK(table(vector_of, number_of, plus) == "builhgfd uuuuhgfd iiiihgfd llllhgfd hhhhhhhh gggggggg ffffffff dddddddd");
     CHECK(table(number_of, vector_of, plus) == "builhgfd uuilhgfd iuilhgfd luilhgfd hhhhhgfd gggghgfd ffffhgfd ddddhgfd");
-    CHECK(table(vector_of, vector_of, [](const Tensor& a, const Tensor& b) { return a / b; }) == "ffffhgfd ffffhgfd ffffhgfd ffffhgfd hhhhhffd ggggfgfd fffffffd dddddddd");
+    CHECK(table(vector_of, vector_of, [](const Tensor& a, const Tensor& b) { return a / b; }) ==
+          "ffffhgfd ffffhgfd ffffhgfd ffffhgfd hhhhhffd ggggfgfd fffffffd dddddddd");
     std::string with_numbers;
     for (const DType dtype : kDTypesInOrder) {
         const Tensor x = vector_of(dtype);

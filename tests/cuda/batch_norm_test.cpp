@@ -20,8 +20,7 @@ double limit_for(DType dtype) { return dtype == bfloat16 ? 6e-2 : dtype == float
 
 // (n, channels, ...) with its channels last in memory.
 Tensor channels_last(const Tensor& x) {
-    return x.dim() == 4 ? x.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2})
-                        : x.permute({0, 2, 1}).contiguous().permute({0, 2, 1});
+    return x.dim() == 4 ? x.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2}) : x.permute({0, 2, 1}).contiguous().permute({0, 2, 1});
 }
 
 // In training and with statistics that are there, on both devices: the results and what the running statistics are then.
@@ -49,8 +48,7 @@ void compare_running(const Tensor& x, DType running, double limit) {
 TEST_CASE("batch_norm of any shape and layout", "[cuda]") {
     NEEDS_CUDA;
     manual_seed(1);
-    const Shape shapes[] = {{7, 3},    {2, 1},    {33, 8},      {5, 40},      {3, 300},       {2, 5, 3},
-                            {1, 4, 9}, {4, 3, 8}, {3, 2, 7, 7}, {2, 8, 4, 6}, {2, 3, 2, 3, 2}};
+    const Shape shapes[] = {{7, 3}, {2, 1}, {33, 8}, {5, 40}, {3, 300}, {2, 5, 3}, {1, 4, 9}, {4, 3, 8}, {3, 2, 7, 7}, {2, 8, 4, 6}, {2, 3, 2, 3, 2}};
     for (const DType dtype : {float32, float64, float16, bfloat16}) {
         for (const Shape& shape : shapes) {
             std::vector<Tensor> inputs = inputs_of(shape, dtype);

@@ -409,8 +409,8 @@ TEST_CASE("random programs with captured stretches", "[cuda]") {
             return std::vector<Tensor>{randn({6, 6}, float64).to(cuda), randn({6, 6}, float64).to(cuda)};
         };
         const std::vector<Tensor> first = draw(1000);
-        const CompiledGraph run = trace([&](const Tensor& x, const Tensor& y) { return random_program(seed, {x, y}); },
-                                        {{"x", first[0]}, {"y", first[1]}}).compile();
+        const CompiledGraph run =
+            trace([&](const Tensor& x, const Tensor& y) { return random_program(seed, {x, y}); }, {{"x", first[0]}, {"y", first[1]}}).compile();
         std::vector<std::vector<Tensor>> have;
         for (unsigned i = 0; i < 4; ++i) {
             std::vector<Tensor> x = draw(i), given;

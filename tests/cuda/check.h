@@ -6,9 +6,9 @@
 #include "tapir/tapir.h"
 
 /// Ends the test case, saying so, where there is no CUDA device.
-#define NEEDS_CUDA                                       \
-    if (!tapir::cuda_is_available()) {                   \
-        WARN("no CUDA device: not tested");              \
-        return;                                          \
-    }                                                    \
+#define NEEDS_CUDA                          \
+    if (!tapir::cuda_is_available()) {      \
+        WARN("no CUDA device: not tested"); \
+        return;                             \
+    }                                       \
     static_assert(true)

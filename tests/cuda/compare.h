@@ -53,8 +53,7 @@ inline std::vector<Tensor> outcome(const OpCall& f, const std::vector<Tensor>& i
     return result;
 }
 
-inline void compare_on(const std::vector<Tensor>& inputs, const std::vector<Tensor>& on_device, double limit,
-                       const OpCall& f) {
+inline void compare_on(const std::vector<Tensor>& inputs, const std::vector<Tensor>& on_device, double limit, const OpCall& f) {
     const std::vector<Tensor> want = outcome(f, inputs), have = outcome(f, on_device);
     REQUIRE(have.size() == want.size());
     for (std::size_t k = 0; k < want.size(); ++k) {
@@ -85,9 +84,7 @@ inline void compare_twice(const std::vector<Tensor>& inputs, double limit, const
     check_close(second[1], second[0], limit);
 }
 
-inline double limit_of(DType dtype) {
-    return dtype == float64 ? 1e-12 : dtype == float32 ? 1e-5 : dtype == float16 ? 4e-3 : 3e-2;
-}
+inline double limit_of(DType dtype) { return dtype == float64 ? 1e-12 : dtype == float32 ? 1e-5 : dtype == float16 ? 4e-3 : 3e-2; }
 
 /// The same values on the device, contiguous but one element off from where memory is aligned.
 inline Tensor shifted(const Tensor& x) {

@@ -101,9 +101,9 @@ TEST_CASE("transposed convolutions on a CUDA device are the CPU's", "[cuda]") {
             INFO("a weight of shape " << w);
             const Inputs inputs = {randn(x, dtype), randn(w, dtype), randn({out}, dtype)};
             const OpCall f = [&](const Inputs& i) {
-                return w.rank() == 3   ? conv_transpose1d(i[0], i[1], i[2], options)
-                       : w.rank() == 4 ? conv_transpose2d(i[0], i[1], i[2], options)
-                                       : conv_transpose3d(i[0], i[1], i[2], options);
+                return w.rank() == 3 ? conv_transpose1d(i[0], i[1], i[2], options)
+                    : w.rank() == 4  ? conv_transpose2d(i[0], i[1], i[2], options)
+                                     : conv_transpose3d(i[0], i[1], i[2], options);
             };
             compare(inputs, limit(dtype), f);
             compare_on(inputs, {channels_last(inputs[0].to(cuda)), inputs[1].to(cuda), inputs[2].to(cuda)}, limit(dtype), f);
@@ -195,8 +195,7 @@ TEST_CASE("convolutions on a CUDA device: views, no elements, autocast, streams"
 TEST_CASE("what convolutions refuse on a CUDA device", "[cuda]") {
     NEEDS_CUDA;
     const Tensor x = ones({2, 3, 8, 8}, cuda), w = ones({4, 3, 3, 3}, cuda);
-    FAILS(DeviceError, "conv2d: operands are on different devices: (2, 3, 8, 8) on cuda:0 and (4, 3, 3, 3) on cpu",
-          conv2d(x, w.to(cpu)));
+    FAILS(DeviceError, "conv2d: operands are on different devices: (2, 3, 8, 8) on cuda:0 and (4, 3, 3, 3) on cpu", conv2d(x, w.to(cpu)));
     FAILS(DeviceError, "conv2d: operands are on different devices", conv2d(x, w, ones({4})));
     FAILS(DTypeError, "conv2d: input, weight and bias must have one floating dtype", conv2d(x, w.to(float16)));
     FAILS(ShapeError, "conv2d: a bias of shape (3,) does not fit 4 output channels", conv2d(x, w, ones({3}, cuda)));
@@ -358,8 +357,7 @@ TEST_CASE("a batch with more elements than cuDNN counts goes in parts", "[cuda]"
         Tensor w = tensor({1, 3}).to(float16).view({2, 1, 1, 1}).to(cuda).requires_grad_();
         Tape tape;
         const Tensor y = conv2d(x, w, {}, {.stride = side / 2});
-        CHECK(y.to_vector<float>() ==
-              std::vector<float>{1, 0, 0, 10, 3, 0, 0, 30, 2, 0, 0, 20, 6, 0, 0, 60, 3, 0, 0, 30, 9, 0, 0, 90});
+        CHECK(y.to_vector<float>() == std::vector<float>{1, 0, 0, 10, 3, 0, 0, 30, 2, 0, 0, 20, 6, 0, 0, 60, 3, 0, 0, 30, 9, 0, 0, 90});
         tape.backward(sum(y));
         CHECK(w.grad().to_vector<float>() == std::vector<float>{66, 66});
     }

@@ -52,8 +52,7 @@ TEST_CASE("element-wise ops take operands of any layout", "[cuda]") {
             compare({numbers({3, 1, width}, dtype), numbers({5, 1}, dtype)}, sum, limit);
             compare({numbers({4, 3, 1, width}, dtype), numbers({4, 1, 5, 1}, dtype)}, sum, limit);
             compare({x, numbers({width, 37}, dtype)}, [](const Inputs& v) { return add(v[0], v[1].t()); }, limit);
-            compare({numbers({37, 3, width}, dtype), row},
-                    [](const Inputs& v) { return add(v[0].transpose(0, 1), v[1]); }, limit);
+            compare({numbers({37, 3, width}, dtype), row}, [](const Inputs& v) { return add(v[0].transpose(0, 1), v[1]); }, limit);
         }
     }
 }
@@ -75,24 +74,27 @@ TEST_CASE("element-wise ops read and write slices wherever they begin", "[cuda]"
                     compare({x}, [&](const Inputs& v) { return ge(slice(v[0]), 3); }, 0);
                     compare({x}, [&](const Inputs& v) { return flip(slice(v[0]), {1}); }, 0);
                     compare({x}, [&](const Inputs& v) { return flip(slice(v[0]), {0}); }, 0);
-                    compare({x, row},
-                            [&](const Inputs& v) {
-                                slice(v[0]).add_(v[1]);
-                                return v[0];
-                            },
-                            limit);
-                    compare({x, numbers({width, 70}, dtype)},
-                            [&](const Inputs& v) {
-                                slice(v[0]).mul_(v[1].t());
-                                return v[0];
-                            },
-                            limit);
+                    compare(
+                        {x, row},
+                        [&](const Inputs& v) {
+                            slice(v[0]).add_(v[1]);
+                            return v[0];
+                        },
+                        limit);
+                    compare(
+                        {x, numbers({width, 70}, dtype)},
+                        [&](const Inputs& v) {
+                            slice(v[0]).mul_(v[1].t());
+                            return v[0];
+                        },
+                        limit);
                 }
             }
         }
         // Without gaps, but not where packs begin.
-        compare({numbers({5001}, dtype), numbers({5001}, dtype)},
-                [](const Inputs& v) { return add(v[0].narrow(0, 1, 5000), v[1].narrow(0, 0, 5000)); }, limit);
+        compare(
+            {numbers({5001}, dtype), numbers({5001}, dtype)}, [](const Inputs& v) { return add(v[0].narrow(0, 1, 5000), v[1].narrow(0, 0, 5000)); },
+            limit);
     }
 }
 
@@ -111,12 +113,13 @@ TEST_CASE("element-wise ops take operands of several dtypes and layouts", "[cuda
             compare({x, row}, [](const Inputs& v) { return mul(v[0], v[1]); }, limit);
             compare({x, column}, [](const Inputs& v) { return mul(v[0].narrow(1, 3, 30), v[1]); }, limit);
             compare({x, row}, [](const Inputs& v) { return v[0] < v[1]; }, 0);
-            compare({x, numbers({40, 33}, b)},
-                    [](const Inputs& v) {
-                        v[0].narrow(1, 1, 33).t().copy_(v[1].narrow(0, 2, 33));
-                        return v[0];
-                    },
-                    limit);
+            compare(
+                {x, numbers({40, 33}, b)},
+                [](const Inputs& v) {
+                    v[0].narrow(1, 1, 33).t().copy_(v[1].narrow(0, 2, 33));
+                    return v[0];
+                },
+                limit);
         }
     }
 }
@@ -222,13 +225,14 @@ TEST_CASE("halves come in either order, and each knows where it begins", "[cuda]
         std::vector<std::int64_t> begins;
         std::int64_t elements = 0;
         const std::int64_t row = std::int64_t{1} << 30;
-        gpu::in_halves(Args{5 * row, {1, 5 * row}}, order, [](const Args& part) { return gpu::too_many(part, part.numel); },
-                       begin_at, [&](const Args& part) {
-                           CHECK(part.numel == part.sizes[1]);
-                           CHECK(part.numel <= gpu::kMostPositions);
-                           elements += part.numel;
-                           begins.push_back(part.begin);
-                       });
+        gpu::in_halves(
+            Args{5 * row, {1, 5 * row}}, order, [](const Args& part) { return gpu::too_many(part, part.numel); }, begin_at,
+            [&](const Args& part) {
+                CHECK(part.numel == part.sizes[1]);
+                CHECK(part.numel <= gpu::kMostPositions);
+                elements += part.numel;
+                begins.push_back(part.begin);
+            });
         CHECK(elements == 5 * row);
         if (order == gpu::Order::backwards) std::reverse(begins.begin(), begins.end());
         CHECK(begins == std::vector<std::int64_t>{0, 5 * row / 4, 5 * row / 2, 15 * row / 4});

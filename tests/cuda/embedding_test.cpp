@@ -50,8 +50,7 @@ TEST_CASE("a table's gradient is the sum of its rows'", "[cuda]") {
                 for (const std::int64_t padding : {-1, 3}) {
                     for (const bool sparse : {true, false}) {
                         if (sparse && width != 8) continue;
-                        INFO(name(dtype) << ", width " << width << ", " << indices.numel() << " indices, padding "
-                                         << padding);
+                        INFO(name(dtype) << ", width " << width << ", " << indices.numel() << " indices, padding " << padding);
                         const Tensor want = table_gradient(table, indices, uses, padding, sparse);
                         check_same(table_gradient(there, indices.to(cuda), uses, padding, sparse), want);
                         const DeterministicScope deterministic;

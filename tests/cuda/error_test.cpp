@@ -54,8 +54,7 @@ TEST_CASE("devices that are not there", "[cuda]") {
 TEST_CASE("operands on different devices", "[cuda]") {
     NEEDS_CUDA;
     const Tensor x = ones({2, 2}), y = ones({2, 2}, cuda);
-    FAILS(DeviceError, "add: operands are on different devices: (2, 2) on cpu and (2, 2) on cuda:0; move the first with to(cuda(0))",
-          x + y);
+    FAILS(DeviceError, "add: operands are on different devices: (2, 2) on cpu and (2, 2) on cuda:0; move the first with to(cuda(0))", x + y);
     FAILS(DeviceError, "matmul: operands are on different devices", matmul(y, x));
     FAILS(DeviceError, "linear: operands are on different devices", linear(y, y, ones({2})));
     Tensor z = ones({2, 2}, cuda);
@@ -134,15 +133,13 @@ TEST_CASE("of several ops with bad numbers the first one throws and tells of the
         bernoulli(p);
     });
     CHECK(error.where == at_line(line));
-    CHECK(error.what == "embedding: index 7 is out of range for dimension 0 of shape (3, 4); and 1 more op: bernoulli at " +
-                            at_line(line + 1));
+    CHECK(error.what == "embedding: index 7 is out of range for dimension 0 of shape (3, 4); and 1 more op: bernoulli at " + at_line(line + 1));
     CHECK(said<Error>([] {}).what == "");  // it is thrown once
     error = said<ValueError>([&] {
         bernoulli(p);
         for (int i = 0; i < 12; ++i) embedding(index, x);
     });
-    CHECK(error.what == "bernoulli: p must be in [0, 1], got 2; and 12 more ops: embedding at " + at_line(__LINE__ - 2) +
-                            " (12 times)");
+    CHECK(error.what == "bernoulli: p must be in [0, 1], got 2; and 12 more ops: embedding at " + at_line(__LINE__ - 2) + " (12 times)");
 
     const Stream side(cuda);
     error = said<ValueError>([&] {
@@ -281,8 +278,7 @@ struct Cleared {
         emulator::clear_errors();
         try {
             synchronize();
-        } catch (const Error&) {
-        }
+        } catch (const Error&) {}
     }
 };
 }  // namespace
@@ -307,8 +303,8 @@ TEST_CASE("an error that shows later names the ops that it can belong to", "[cud
             synchronize();
             CHECK(false);
         } catch (const DeviceError& error) {
-            CHECK(std::string(error.what()) == "error_test.cpp:" + std::to_string(line) +
-                                                   ": exp: CUDA error: an illegal memory access was encountered");
+            CHECK(std::string(error.what()) ==
+                  "error_test.cpp:" + std::to_string(line) + ": exp: CUDA error: an illegal memory access was encountered");
         }
     }
     SECTION("several ops") {
@@ -397,6 +393,5 @@ TEST_CASE("what this device alone refuses", "[cuda]") {
     if (cuda_device_count() < 2) return;
     Event event;
     event.record(Stream::default_stream(cuda));
-    FAILS(DeviceError, "Event::record: the event belongs to cuda:0, the stream to cuda:1",
-          event.record(Stream::default_stream(cuda(1))));
+    FAILS(DeviceError, "Event::record: the event belongs to cuda:0, the stream to cuda:1", event.record(Stream::default_stream(cuda(1))));
 }

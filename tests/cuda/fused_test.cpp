@@ -48,8 +48,12 @@ struct SomeOps {
         for (std::size_t i = 0; i < ops.size(); ++i) {
             const int op = ops[i];
             args.out_register[i] = static_cast<std::uint8_t>(3 + i);
-            steps.push_back({elementwise::loop_without_checks(static_cast<Elementwise>(op), compute), params[i].data(),
-                             elementwise_ops[op].operands, {0, 1, 2}, args.out_register[i], static_cast<Elementwise>(op)});
+            steps.push_back({elementwise::loop_without_checks(static_cast<Elementwise>(op), compute),
+                             params[i].data(),
+                             elementwise_ops[op].operands,
+                             {0, 1, 2},
+                             args.out_register[i],
+                             static_cast<Elementwise>(op)});
         }
         args.compute = compute;
         args.steps = steps.data();

@@ -81,15 +81,11 @@ TEST_CASE("gather reads several blocks of every element size", "[cuda]") {
     for (const DType dtype : {uint8, int32, float16, float32, float64}) {
         INFO(name(dtype));
         const Tensor x = randint(0, 100, {90, 70}).to(dtype), index = randint(-70, 70, {90, 45});
-        compare(
-            {x, index}, [](const Inputs& v) { return gather(v[0], 1, v[1]); }, false);
-        compare(
-            {x, index.to(int32)}, [](const Inputs& v) { return gather(v[0], 1, v[1]); }, false);
-        compare(
-            {x, index.transpose(0, 1)}, [](const Inputs& v) { return gather(v[0].transpose(0, 1), 0, v[1]); }, false);
+        compare({x, index}, [](const Inputs& v) { return gather(v[0], 1, v[1]); }, false);
+        compare({x, index.to(int32)}, [](const Inputs& v) { return gather(v[0], 1, v[1]); }, false);
+        compare({x, index.transpose(0, 1)}, [](const Inputs& v) { return gather(v[0].transpose(0, 1), 0, v[1]); }, false);
     }
-    compare({counted({4, 5, 6, 7}), randint(0, 5, {4, 9, 3, 7})},
-            [](const Inputs& v) { return gather(v[0], 1, v[1]); });
+    compare({counted({4, 5, 6, 7}), randint(0, 5, {4, 9, 3, 7})}, [](const Inputs& v) { return gather(v[0], 1, v[1]); });
     compare({whole({3000}), randint(0, 3000, {5000})}, [](const Inputs& v) { return gather(v[0], 0, v[1]); });
 }
 
@@ -97,16 +93,13 @@ TEST_CASE("scatter: of equal positions the last wins", "[cuda]") {
     NEEDS_DEVICE;
     const Op op = [](const Inputs& v) { return scatter(v[0], 0, v[1], v[2]); };
     // Few items; a table by key; a hash table, with many and with all items at one place.
-    for (const auto& [size, n, highest] :
-         {std::tuple(50, 1000, 50), std::tuple(50, 1024, 50), std::tuple(700, 5000, 700),
-          std::tuple(60000, 3000, 60000), std::tuple(60000, 3000, 300), std::tuple(60000, 2000, 1)}) {
+    for (const auto& [size, n, highest] : {std::tuple(50, 1000, 50), std::tuple(50, 1024, 50), std::tuple(700, 5000, 700),
+                                           std::tuple(60000, 3000, 60000), std::tuple(60000, 3000, 300), std::tuple(60000, 2000, 1)}) {
         INFO(size << ", " << n << ", " << highest);
         compare({whole({size}), randint(0, highest, {n}), counted({n})}, op);
-        compare({whole({size}), randint(0, highest, {n})},
-                [](const Inputs& v) { return scatter(v[0], 0, v[1], -2.5); });
+        compare({whole({size}), randint(0, highest, {n})}, [](const Inputs& v) { return scatter(v[0], 0, v[1], -2.5); });
     }
-    compare({whole({40, 50}), randint(0, 50, {40, 60}), counted({41, 61})},
-            [](const Inputs& v) { return scatter(v[0], 1, v[1], v[2]); });
+    compare({whole({40, 50}), randint(0, 50, {40, 60}), counted({41, 61})}, [](const Inputs& v) { return scatter(v[0], 1, v[1], v[2]); });
     compare({whole({40, 50}, bfloat16), randint(0, 40, {60, 50}), whole({60, 50}, bfloat16)}, op);
     compare({randint(0, 100, {9, 5}).to(uint8), randint(0, 9, {30, 5}), randint(0, 100, {30, 5}).to(uint8)}, op, false);
 }
@@ -137,9 +130,7 @@ TEST_CASE("rows of every length are read, overwritten and added to", "[cuda]") {
         compare({x, index, values}, [](const Inputs& v) { return clone(v[0]).index_put_({v[1]}, v[2]); });
         compare({x, index}, [](const Inputs& v) { return clone(v[0]).index_put_({v[1]}, 0.5); });
         // Rows that do not begin at multiples of 16 bytes.
-        compare({whole({rows, width + 1}), index}, [](const Inputs& v) {
-            return v[0].index({Slice(), Slice(1)})[v[1]];
-        });
+        compare({whole({rows, width + 1}), index}, [](const Inputs& v) { return v[0].index({Slice(), Slice(1)})[v[1]]; });
         // Columns: positions behind another dimension, and elements that are not side by side.
         compare({x, randint(0, width, {5})}, [](const Inputs& v) { return index_select(v[0], 1, v[1]); });
         compare({x, randint(0, width, {5})}, [](const Inputs& v) { return v[0].transpose(0, 1)[v[1]]; });
@@ -151,15 +142,11 @@ TEST_CASE("rows of every element size", "[cuda]") {
     for (const DType dtype : {bool_, uint8, int32, int64, float16, bfloat16, float64}) {
         INFO(name(dtype));
         const Tensor x = randint(0, 2, {30, 64}).to(dtype), index = randint(0, 30, {50});
+        compare({x, index}, [](const Inputs& v) { return v[0][v[1]]; }, is_floating(dtype));
         compare(
-            {x, index}, [](const Inputs& v) { return v[0][v[1]]; }, is_floating(dtype));
-        compare(
-            {x, index, randint(0, 2, {50, 64}).to(dtype)},
-            [](const Inputs& v) { return clone(v[0]).index_put_({v[1]}, v[2]); }, is_floating(dtype));
+            {x, index, randint(0, 2, {50, 64}).to(dtype)}, [](const Inputs& v) { return clone(v[0]).index_put_({v[1]}, v[2]); }, is_floating(dtype));
         if (dtype == bool_) continue;
-        compare(
-            {x, index, randint(0, 2, {50, 64}).to(dtype)},
-            [](const Inputs& v) { return index_add(v[0], 0, v[1], v[2]); }, is_floating(dtype));
+        compare({x, index, randint(0, 2, {50, 64}).to(dtype)}, [](const Inputs& v) { return index_add(v[0], 0, v[1], v[2]); }, is_floating(dtype));
     }
 }
 
@@ -174,8 +161,7 @@ TEST_CASE("many equal positions are overwritten by the last", "[cuda]") {
 
 TEST_CASE("several index tensors, masks and slices together", "[cuda]") {
     NEEDS_DEVICE;
-    const Tensor x = counted({7, 6, 5, 9}), i = randint(-7, 7, {4, 1}), j = randint(0, 5, {3}),
-                 mask = rand({6, 5}) < 0.5;
+    const Tensor x = counted({7, 6, 5, 9}), i = randint(-7, 7, {4, 1}), j = randint(0, 5, {3}), mask = rand({6, 5}) < 0.5;
     compare({x, i, j}, [](const Inputs& v) { return v[0].index({v[1], Slice(), v[2]}); });
     compare({x, i, j}, [](const Inputs& v) { return v[0].index({v[1], Slice(1, 6, 2), v[2], Slice(1)}); });
     compare({x, j}, [](const Inputs& v) { return v[0].index({Ellipsis, v[1], Slice()}); });
@@ -184,21 +170,17 @@ TEST_CASE("several index tensors, masks and slices together", "[cuda]") {
     compare({x, mask, i.select(1, 0).slice(0, Slice(0, 1))}, [](const Inputs& v) { return v[0].index({v[2], v[1]}); });
     compare({x, i}, [](const Inputs& v) { return v[0].permute({3, 0, 2, 1}).index({Slice(), v[1]}); });
     compare({x, tensor(3)}, [](const Inputs& v) { return v[0][v[1]]; });
-    compare({x, i, j, whole({4, 3, 6, 9})}, [](const Inputs& v) {
-        return clone(v[0]).index_put_({v[1], Slice(), v[2]}, v[3]);
-    });
+    compare({x, i, j, whole({4, 3, 6, 9})}, [](const Inputs& v) { return clone(v[0]).index_put_({v[1], Slice(), v[2]}, v[3]); });
     compare({x, mask, whole({9})}, [](const Inputs& v) { return clone(v[0]).index_put_({Slice(), v[1]}, v[2]); });
     compare({x, whole({})}, [](const Inputs& v) { return clone(v[0]).index_put_({1, Slice(), -1}, v[1]); });
     compare({x}, [](const Inputs& v) { return clone(v[0]).index_put_({Slice(), 2}, 7); });
     compare({x, randint(0, 7, {0})}, [](const Inputs& v) { return v[0][v[1]]; });
-    compare({x, randint(0, 7, {0}), whole({0, 6, 5, 9})},
-            [](const Inputs& v) { return clone(v[0]).index_put_({v[1]}, v[2]); });
+    compare({x, randint(0, 7, {0}), whole({0, 6, 5, 9})}, [](const Inputs& v) { return clone(v[0]).index_put_({v[1]}, v[2]); });
 }
 
 TEST_CASE("indices and numbers of the CPU stand beside a CUDA tensor", "[cuda]") {
     NEEDS_DEVICE;
-    const Tensor x = counted({5, 4}), there = x.to(cuda), i = tensor({3, -1, 0}),
-                 mask = tensor({true, false, false, true, true});
+    const Tensor x = counted({5, 4}), there = x.to(cuda), i = tensor({3, -1, 0}), mask = tensor({true, false, false, true, true});
     check_same(there[i], x[i]);
     check_same(there[mask], x[mask]);
     check_same(clone(there).index_put_({i}, tensor(2.5)), clone(x).index_put_({i}, tensor(2.5)));
@@ -214,20 +196,14 @@ TEST_CASE("indices and numbers of the CPU stand beside a CUDA tensor", "[cuda]")
 
 TEST_CASE("an index out of range is heard of at the next wait", "[cuda]") {
     NEEDS_DEVICE;
-    const Tensor x = counted({3, 4}).to(cuda), i = tensor({0, 5, 1}).to(cuda),
-                 grid = tensor({{0, 1}, {-4, 2}}).to(cuda);
+    const Tensor x = counted({3, 4}).to(cuda), i = tensor({0, 5, 1}).to(cuda), grid = tensor({{0, 1}, {-4, 2}}).to(cuda);
     Tensor y = clone(x);
-    CHECK(error_of([&] { index_select(x, 0, i); }) ==
-          "index_select: index 5 is out of range for dimension 0 of shape (3, 4)");
+    CHECK(error_of([&] { index_select(x, 0, i); }) == "index_select: index 5 is out of range for dimension 0 of shape (3, 4)");
     CHECK(error_of([&] { gather(x, 0, grid); }) == "gather: index -4 is out of range for dimension 0 of shape (3, 4)");
-    CHECK(error_of([&] {
-              scatter(x, 1, i.reshape({3, 1}), 0);
-          }) == "scatter: index 5 is out of range for dimension 1 of shape (3, 4)");
-    CHECK(error_of([&] {
-              scatter_add(x, 1, i.reshape({3, 1}), ones({3, 1}, cuda));
-          }) == "scatter_add: index 5 is out of range for dimension 1 of shape (3, 4)");
-    CHECK(error_of([&] { index_add(x, 0, i, x); }) ==
-          "index_add: index 5 is out of range for dimension 0 of shape (3, 4)");
+    CHECK(error_of([&] { scatter(x, 1, i.reshape({3, 1}), 0); }) == "scatter: index 5 is out of range for dimension 1 of shape (3, 4)");
+    CHECK(error_of([&] { scatter_add(x, 1, i.reshape({3, 1}), ones({3, 1}, cuda)); }) ==
+          "scatter_add: index 5 is out of range for dimension 1 of shape (3, 4)");
+    CHECK(error_of([&] { index_add(x, 0, i, x); }) == "index_add: index 5 is out of range for dimension 0 of shape (3, 4)");
     CHECK(error_of([&] { x[i.to(int32)]; }) == "index: index 5 is out of range for dimension 0 of shape (3, 4)");
     CHECK(error_of([&] { x.index({Slice(), i}); }) == "index: index 5 is out of range for dimension 1 of shape (3, 4)");
     CHECK(error_of([&] { y.index_put_({i}, 1); }) == "index_put_: index 5 is out of range for dimension 0 of shape (3, 4)");
@@ -239,9 +215,7 @@ TEST_CASE("an index out of range is heard of at the next wait", "[cuda]") {
     CHECK(error_of([&] { one_hot(-i.slice(0, Slice(1, 2)), 9); }) == "one_hot: class -5 is out of range for 9 classes");
     const Tensor lowest = tensor({INT64_MIN}).to(cuda);
     CHECK(error_of([&] { one_hot(lowest, 9); }) == "one_hot: class -9223372036854775808 is out of range for 9 classes");
-    CHECK(error_of([&] {
-              index_select(zeros({3, 0}, cuda), 0, i);
-          }) == "index_select: index 5 is out of range for dimension 0 of shape (3, 0)");
+    CHECK(error_of([&] { index_select(zeros({3, 0}, cuda), 0, i); }) == "index_select: index 5 is out of range for dimension 0 of shape (3, 0)");
     // Nothing is in a dimension of size 0.
     CHECK_THROWS_AS(zeros({0, 4}, cuda)[i], IndexError);
     CHECK_THROWS_AS(embedding(i, zeros({0, 4}, cuda)), IndexError);
@@ -256,17 +230,19 @@ TEST_CASE("scatter_reduce and sums at positions that come often", "[cuda]") {
                 INFO(name(dtype) << " " << reduce << " " << include_self);
                 // Ones, twos and fours, so that products are exact; 2 of 50 rows are left out.
                 const Tensor x = pow(2, randint(0, 3, {50, 9})).to(dtype), src = pow(2, randint(0, 2, {301, 9})).to(dtype);
-                compare({x, randint(0, 48, {300, 9}), src},
-                        [&](const Inputs& v) { return scatter_reduce(v[0], 0, v[1], v[2], reduce, include_self); }, is_floating(dtype),
-                        dtype == float16 || dtype == bfloat16 ? 2e-2 : 1e-5);
+                compare(
+                    {x, randint(0, 48, {300, 9}), src}, [&](const Inputs& v) { return scatter_reduce(v[0], 0, v[1], v[2], reduce, include_self); },
+                    is_floating(dtype), dtype == float16 || dtype == bfloat16 ? 2e-2 : 1e-5);
             }
         }
-        compare({whole({50, 9}, dtype), randint(0, 50, {300}), randint(0, 3, {300, 9}).to(dtype)},
-                [](const Inputs& v) { return v[0].index_put({v[1]}, v[2], true); }, is_floating(dtype));
+        compare(
+            {whole({50, 9}, dtype), randint(0, 50, {300}), randint(0, 3, {300, 9}).to(dtype)},
+            [](const Inputs& v) { return v[0].index_put({v[1]}, v[2], true); }, is_floating(dtype));
     }
     const double nan = std::numeric_limits<double>::quiet_NaN();
-    compare({tensor({0.0, nan, 3.0}), tensor({0, 1, 0, 2}), tensor({nan, 1.0, 5.0, 7.0})},
-            [](const Inputs& v) { return scatter_reduce(v[0], 0, v[1], v[2], "amax"); }, false);
+    compare(
+        {tensor({0.0, nan, 3.0}), tensor({0, 1, 0, 2}), tensor({nan, 1.0, 5.0, 7.0})},
+        [](const Inputs& v) { return scatter_reduce(v[0], 0, v[1], v[2], "amax"); }, false);
     compare({whole({4, 3}), randint(0, 4, {6})}, [](const Inputs& v) { return v[0].index_put({v[1]}, 2.5, true); });
     const DeterministicScope deterministic;
     CHECK_THROWS_AS(scatter_reduce(ones({3}, cuda), 0, zeros({2}, {int64, cuda}), ones({2}, cuda), "prod"), DeviceError);
@@ -279,9 +255,12 @@ TEST_CASE("images at computed places", "[cuda]") {
             INFO(padding << " " << is_ordered);
             const DeterministicScope deterministic(is_ordered);
             for (const DType dtype : {float16, float32, float64}) {
-                compare({randn({2, 5, 17, 30}).to(dtype), (rand({2, 21, 19, 2}) * 3 - 1.5).to(dtype)},
-                        [&](const Inputs& v) { return grid_sample(v[0], v[1], {.padding_mode = padding}); }, true,
-                        dtype == float16 ? 4e-3 : dtype == float32 ? 1e-3 : 1e-10);
+                compare(
+                    {randn({2, 5, 17, 30}).to(dtype), (rand({2, 21, 19, 2}) * 3 - 1.5).to(dtype)},
+                    [&](const Inputs& v) { return grid_sample(v[0], v[1], {.padding_mode = padding}); }, true,
+                    dtype == float16       ? 4e-3
+                        : dtype == float32 ? 1e-3
+                                           : 1e-10);
             }
         }
     }
@@ -299,16 +278,15 @@ TEST_CASE("sums in order are the CPU's to the last bit", "[cuda]") {
         compare({randn({8, 20, 3}).to(dtype), randint(0, 20, {150}), randn({8, 150, 3}).to(dtype)},
                 [](const Inputs& v) { return index_add(v[0], 1, v[1], v[2]); });
         compare(
-            {randn({20, 33}).to(dtype), randint(0, 20, {150})}, [](const Inputs& v) { return v[0][v[1]] * v[0][v[1]]; },
-            true, dtype == float16 ? 4e-3 : 1e-6);
+            {randn({20, 33}).to(dtype), randint(0, 20, {150})}, [](const Inputs& v) { return v[0][v[1]] * v[0][v[1]]; }, true,
+            dtype == float16 ? 4e-3 : 1e-6);
     }
     compare({randint(0, 20, {150}), randn({20, 33})}, [](const Inputs& v) { return embedding(v[0], v[1]) * 0.3; });
 }
 
 #ifdef TAPIR_CUDA_EMULATED
 TEST_CASE("indexing takes one launch", "[cuda]") {
-    const Tensor x = randn({9, 16}).to(cuda), i = tensor({4, 8, 1}).to(cuda), number = tensor({7}).to(cuda),
-                 mask = x > 0;
+    const Tensor x = randn({9, 16}).to(cuda), i = tensor({4, 8, 1}).to(cuda), number = tensor({7}).to(cuda), mask = x > 0;
     const Tensor column = tensor({{1}, {2}}).to(cuda), y = randn({9, 16}).to(cuda);
     const auto launches = [](const std::function<void()>& f) {
         synchronize(cuda);

@@ -21,9 +21,7 @@ void check_same(const Tensor& have, const Tensor& want) {
     CHECK(have.to_vector<double>() == want.to_vector<double>());
 }
 
-Tensor counted(const Shape& shape, DType dtype, int from) {
-    return (arange(shape.numel()) % 100 + from).to(dtype).reshape(shape);
-}
+Tensor counted(const Shape& shape, DType dtype, int from) { return (arange(shape.numel()) % 100 + from).to(dtype).reshape(shape); }
 
 }  // namespace
 
@@ -44,19 +42,15 @@ TEST_CASE("cat joins along every dimension", "[cuda]") {
             }
         }
     }
-    const std::vector<Tensor> long_ones{counted({70000}, float32, 1), counted({3}, float32, 2),
-                                        counted({9001}, float32, 3)};
+    const std::vector<Tensor> long_ones{counted({70000}, float32, 1), counted({3}, float32, 2), counted({9001}, float32, 3)};
     check_same(cat(on_cuda(long_ones)), cat(long_ones));
-    const std::vector<Tensor> wide{counted({3, 30000}, float32, 1), counted({3, 5}, float32, 2),
-                                   counted({3, 20000}, float32, 3)};
+    const std::vector<Tensor> wide{counted({3, 30000}, float32, 1), counted({3, 5}, float32, 2), counted({3, 20000}, float32, 3)};
     check_same(cat(on_cuda(wide), 1), cat(wide, 1));
     // Of several dtypes, not contiguous, not aligned.
-    const std::vector<Tensor> mixed{counted({3, 7}, float32, 1), counted({3, 4}, int32, 2),
-                                    counted({9, 3}, float32, 3).transpose(0, 1)};
+    const std::vector<Tensor> mixed{counted({3, 7}, float32, 1), counted({3, 4}, int32, 2), counted({9, 3}, float32, 3).transpose(0, 1)};
     check_same(cat(on_cuda(mixed), 1), cat(mixed, 1));
     const Tensor x = counted({70}, float32, 0), there = x.to(cuda);
-    check_same(cat({there.slice(0, Slice(1)), there.slice(0, Slice(2)), there}),
-               cat({x.slice(0, Slice(1)), x.slice(0, Slice(2)), x}));
+    check_same(cat({there.slice(0, Slice(1)), there.slice(0, Slice(2)), there}), cat({x.slice(0, Slice(1)), x.slice(0, Slice(2)), x}));
     CHECK_THROWS_AS(cat({there, x}), DeviceError);
 }
 

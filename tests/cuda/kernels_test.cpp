@@ -22,10 +22,10 @@ struct Register : Kernel {
 }  // namespace
 
 #undef TAPIR_GPU_KERNEL
-#define TAPIR_GPU_KERNEL(name, ...)          \
-    namespace tapir::gpu {                   \
-    tapir::gpu::Declare<__VA_ARGS__> name;   \
-    }                                        \
+#define TAPIR_GPU_KERNEL(name, ...)        \
+    namespace tapir::gpu {                 \
+    tapir::gpu::Declare<__VA_ARGS__> name; \
+    }                                      \
     static Register registered_##name(#name, reinterpret_cast<void (*)()>(&tapir::gpu::name));
 #include "tests/all_kernels.h"  // made by the build: the headers that declare any
 

@@ -64,12 +64,10 @@ TEST_CASE("layer_norm where not all gradients are wanted, and rows are not align
         }
         compare_on(inputs, {shifted(inputs[0]), inputs[1].to(cuda), inputs[2].to(cuda)}, 2e-5, with_both);
         compare_on(inputs, {inputs[0].to(cuda), inputs[1].to(cuda), shifted(inputs[2])}, 2e-5, with_both);
-        compare({inputs[0].t().contiguous(), inputs[1]}, 2e-5,
-                [](const auto& x) { return layer_norm(x[0].t(), {x[1].size(0)}, x[1]); });
+        compare({inputs[0].t().contiguous(), inputs[1]}, 2e-5, [](const auto& x) { return layer_norm(x[0].t(), {x[1].size(0)}, x[1]); });
     }
     compare({randn({0, 5}), rand({5}), rand({5})}, 0, with_both);
-    compare({randn({2, 3, 4, 5}), rand({4, 5})}, 1e-5,
-            [](const auto& x) { return layer_norm(x[0], {4, 5}, x[1], {}, 1e-3); });
+    compare({randn({2, 3, 4, 5}), rand({4, 5})}, 1e-5, [](const auto& x) { return layer_norm(x[0], {4, 5}, x[1], {}, 1e-3); });
 }
 
 TEST_CASE("layer_norm keeps its digits where the mean is large, and is differentiated twice", "[cuda]") {

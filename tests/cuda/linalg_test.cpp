@@ -78,8 +78,7 @@ TEST_CASE("systems of equations and determinants on the device", "[cuda]") {
     }
     compare({regular({}, 4, float64), randn({4}, float64)}, 1e-9, [](const auto& x) { return linalg::solve(x[0], x[1]); });
     compare({randn({4, 4}, float64)}, 1e-9, [](const auto& x) { return linalg::matrix_power(x[0], -3); });
-    compare_twice({regular({2}, 3, float64), randn({2, 3, 2}, float64)}, 1e-8,
-                  [](const auto& x) { return linalg::solve(x[0], x[1]); });
+    compare_twice({regular({2}, 3, float64), randn({2, 3, 2}, float64)}, 1e-8, [](const auto& x) { return linalg::solve(x[0], x[1]); });
     compare_twice({regular({2}, 3, float64)}, 1e-8, [](const auto& x) { return linalg::det(x[0]); });
 }
 
@@ -116,8 +115,7 @@ TEST_CASE("factors on the device", "[cuda]") {
                     const std::int64_t k = s.size(-1);
                     check_close(matmul(narrow(u, -1, 0, k) * unsqueeze(s, -2), narrow(vh, -2, 0, k)), a, limit);
                     check_close(matmul(t(u), u), expand(eye(u.size(-1), -1, dtype), matmul(t(u), u).shape()).contiguous(), limit);
-                    check_close(matmul(vh, t(vh)), expand(eye(vh.size(-2), -1, dtype), matmul(vh, t(vh)).shape()).contiguous(),
-                                limit);
+                    check_close(matmul(vh, t(vh)), expand(eye(vh.size(-2), -1, dtype), matmul(vh, t(vh)).shape()).contiguous(), limit);
                 }
                 check_close(linalg::svdvals(a.to(cuda)), linalg::svdvals(a), limit);
                 check_close(linalg::pinv(a.to(cuda)), linalg::pinv(a), 10 * limit);
@@ -139,8 +137,7 @@ TEST_CASE("gradients of factors on the device", "[cuda]") {
     NEEDS_LINALG;
     manual_seed(3);
     for (const Shape& batch : {Shape(), Shape{3}}) {
-        const Tensor a = matrices_of(batch, 4, 3, float64), wide = matrices_of(batch, 3, 5, float64),
-                     b = matrices_of(batch, 4, 2, float64);
+        const Tensor a = matrices_of(batch, 4, 3, float64), wide = matrices_of(batch, 3, 5, float64), b = matrices_of(batch, 4, 2, float64);
         const auto of_svd = [](const auto& x) {
             const auto [u, s, vh] = linalg::svd(x[0], false);
             return flat({s, square(u), square(vh), matmul(u * unsqueeze(s * s, -2), vh)});

@@ -28,8 +28,7 @@ TEST_CASE("cross_entropy of any number of classes", "[cuda]") {
             for (const Reduction reduction : {Reduction::none, Reduction::sum, Reduction::mean}) {
                 compare({x, targets}, limit_of(dtype), cross_entropy_with({.reduction = reduction}));
             }
-            const CrossEntropyOptions all{
-                .weight = weight, .ignore_index = targets.to_vector<std::int64_t>()[1], .label_smoothing = 0.1};
+            const CrossEntropyOptions all{.weight = weight, .ignore_index = targets.to_vector<std::int64_t>()[1], .label_smoothing = 0.1};
             compare({x, targets}, limit_of(dtype), cross_entropy_with(all));
         }
     }
@@ -62,8 +61,7 @@ TEST_CASE("cross_entropy of large and masked logits", "[cuda]") {
         const Tensor targets = tensor({3, 3, 3, -7});
         for (const double smoothing : {0.0, 0.3}) {
             INFO(classes << " classes, smoothing " << smoothing);
-            compare({x, targets}, 1e-4,
-                    cross_entropy_with({.ignore_index = -7, .reduction = Reduction::none, .label_smoothing = smoothing}));
+            compare({x, targets}, 1e-4, cross_entropy_with({.ignore_index = -7, .reduction = Reduction::none, .label_smoothing = smoothing}));
         }
     }
     compare({randn({2, 3}), tensor({5, 5})}, 1e-5, cross_entropy_with({.ignore_index = 5}));  // nan
@@ -95,8 +93,8 @@ TEST_CASE("nll_loss on the device", "[cuda]") {
         for (const Reduction reduction : {Reduction::none, Reduction::sum, Reduction::mean}) {
             INFO(name(dtype) << ", reduction " << static_cast<int>(reduction));
             compare({x.to(dtype), targets}, limit_of(dtype), [&](const auto& in) {
-                return nll_loss(in[0], in[1], {.weight = weight.to(in[0].device()).to(dtype), .ignore_index = 2,
-                                               .reduction = reduction, .label_smoothing = 0.1});
+                return nll_loss(in[0], in[1],
+                                {.weight = weight.to(in[0].device()).to(dtype), .ignore_index = 2, .reduction = reduction, .label_smoothing = 0.1});
             });
         }
     }
@@ -142,17 +140,16 @@ TEST_CASE("losses are differentiated twice", "[cuda]") {
         INFO(name(dtype));
         for (const double smoothing : {0.0, 0.2}) {
             compare_twice({x.to(dtype), targets}, limit_of(dtype), [=](const auto& in) {
-                return cross_entropy(in[0], in[1], {.weight = tensor({1.0, 2.0, 0.5, 0.0, 1.0}, {dtype, in[0].device()}),
-                                                    .ignore_index = 1, .label_smoothing = smoothing});
+                return cross_entropy(
+                    in[0], in[1],
+                    {.weight = tensor({1.0, 2.0, 0.5, 0.0, 1.0}, {dtype, in[0].device()}), .ignore_index = 1, .label_smoothing = smoothing});
             });
-            compare_twice({x.to(dtype), targets}, limit_of(dtype), [=](const auto& in) {
-                return cross_entropy(in[0], in[1], {.reduction = Reduction::none, .label_smoothing = smoothing});
-            });
+            compare_twice({x.to(dtype), targets}, limit_of(dtype),
+                          [=](const auto& in) { return cross_entropy(in[0], in[1], {.reduction = Reduction::none, .label_smoothing = smoothing}); });
         }
         compare_twice({x.to(dtype), y.to(dtype)}, limit_of(dtype), [](const auto& in) { return mse_loss(in[0], in[1]); });
-        compare_twice({y.to(dtype), y.to(dtype)}, 10 * limit_of(dtype), [](const auto& in) {
-            return binary_cross_entropy(in[0], in[1], {}, Reduction::none);
-        });
+        compare_twice({y.to(dtype), y.to(dtype)}, 10 * limit_of(dtype),
+                      [](const auto& in) { return binary_cross_entropy(in[0], in[1], {}, Reduction::none); });
     }
 }
 

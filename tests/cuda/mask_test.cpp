@@ -61,8 +61,7 @@ TEST_CASE("where chooses among arrays, single elements and numbers", "[cuda]") {
     }
     compare({rand({9}) < 0.5}, [](const Inputs& v) { return where(v[0], 1.5, -2); });
     compare({rand({9}) < 0.5, randint(0, 9, {9}), randn({9})}, choose);
-    CHECK(where(tensor({true}).to(cuda), tensor(2.5), zeros({2}, cuda)).to_vector<double>() ==
-          std::vector<double>{2.5, 2.5});
+    CHECK(where(tensor({true}).to(cuda), tensor(2.5), zeros({2}, cuda)).to_vector<double>() == std::vector<double>{2.5, 2.5});
     CHECK_THROWS_AS(where(tensor({true}).to(cuda), ones({2}), zeros({2}, cuda)), DeviceError);
     CHECK_THROWS_AS(where(tensor({true}), ones({2}, cuda), zeros({2}, cuda)), DeviceError);
     CHECK_THROWS_AS(masked_fill(ones({2}, cuda), tensor({true}), 1), DeviceError);
@@ -115,16 +114,14 @@ TEST_CASE("positions come in order", "[cuda]") {
     const int n = 2048 * 4096 + 5000;
     Tensor sparse = zeros({n}, {bool_, cuda});
     for (const int i : {0, 4095, 4096, 8191, 8192, 5000000, n - 1}) sparse.index_put_({i}, true);
-    CHECK(nonzero(sparse).to_vector<std::int64_t>() ==
-          std::vector<std::int64_t>{0, 4095, 4096, 8191, 8192, 5000000, n - 1});
+    CHECK(nonzero(sparse).to_vector<std::int64_t>() == std::vector<std::int64_t>{0, 4095, 4096, 8191, 8192, 5000000, n - 1});
 }
 
 TEST_CASE("triangles of matrices", "[cuda]") {
     NEEDS_CUDA;
     manual_seed(3);
     for (const DType dtype : {bool_, int32, float16, float64}) {
-        for (const Shape& shape :
-             {Shape{3, 40, 64}, Shape{3, 40, 37}, Shape{70, 80}, Shape{2, 2, 5, 1}, Shape{0, 4}, Shape{4, 0}}) {
+        for (const Shape& shape : {Shape{3, 40, 64}, Shape{3, 40, 37}, Shape{70, 80}, Shape{2, 2, 5, 1}, Shape{0, 4}, Shape{4, 0}}) {
             INFO(name(dtype) << shape.str());
             const Tensor x = randint(0, 2, shape).to(dtype);
             for (const int diagonal : {-100, -5, 0, 3, 100}) {

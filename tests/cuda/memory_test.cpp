@@ -165,8 +165,7 @@ TEST_CASE("what is left of a large segment serves small tensors when memory is s
     const Tensor held = bytes(4 * kMiB);  // a segment of 20 MiB
     std::vector<Tensor> small;
     for (int i = 0; i < 12; ++i) small.push_back(bytes(kMiB));
-    FAILS(OutOfMemory, "empty: 5.0 MiB cannot be had on cuda:0: 16.0 MiB are in use, 4.0 MiB are free in pieces",
-          empty({5 * kMiB}, {uint8, cuda}));
+    FAILS(OutOfMemory, "empty: 5.0 MiB cannot be had on cuda:0: 16.0 MiB are in use, 4.0 MiB are free in pieces", empty({5 * kMiB}, {uint8, cuda}));
     set_memory_limit(0, cuda);
 }
 
@@ -181,9 +180,7 @@ TEST_CASE("out of memory says who holds it, and the program goes on", "[cuda]") 
     FAILS_IN(OutOfMemory, "", "(limit: 64.0 MiB), held by\n", empty({50 * kMiB}, {uint8, cuda}));
     const Tensor x = full({1000}, 2, cuda);
     CHECK((x + 1)[999].item() == 3);
-    {
-        const Tensor fits = bytes(25 * kMiB);
-    }
+    { const Tensor fits = bytes(25 * kMiB); }
     const Tensor again = bytes(28 * kMiB);  // what is cached makes room
     set_memory_limit(0, cuda);
     const Tensor more = bytes(60 * kMiB);
@@ -225,8 +222,7 @@ TEST_CASE("out of memory within a layer or a step names the user's line", "[cuda
     limit(0);
     try {
         for (;;) fill.push_back(empty({kMiB / 2}, {uint8, cuda}));
-    } catch (const OutOfMemory&) {
-    }
+    } catch (const OutOfMemory&) {}
     FAILS(OutOfMemory, "adam: 1.0 MiB cannot be had", adam.step());
     set_memory_limit(0, cuda);
 }

@@ -116,7 +116,7 @@ TEST_CASE("in the placement log of every op of the table there are only ops of i
     NEEDS_CUDA;
     for (const test::Call& call : test::all_calls()) {
         if (call.op->name == std::string("place")) continue;  // never called by users
-        if (call.code.find("stepped<") == 0) continue;                 // two steps of an optimizer: see above
+        if (call.code.find("stepped<") == 0) continue;        // two steps of an optimizer: see above
         INFO(call.name);
         std::vector<Tensor> inputs;
         for (const Tensor& x : test::make_inputs(call)) inputs.push_back(x.to(cuda));

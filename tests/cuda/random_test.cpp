@@ -28,7 +28,9 @@ TEST_CASE("uniform and normal numbers on the device", "[cuda]") {
         for (const std::int64_t n : {0, 1, 3, 4, 5, 8, 15, 1000, 10007}) {
             INFO(name(dtype) << ", " << n << " numbers");
             check_same_draw(0, [=](Device device) { return rand({n}, {dtype, device}); });
-            check_same_draw(dtype == float64 ? 1e-14 : dtype == float32 ? 2e-6 : limit_of(dtype),
+            check_same_draw(dtype == float64       ? 1e-14
+                                : dtype == float32 ? 2e-6
+                                                   : limit_of(dtype),
                             [=](Device device) { return randn({n}, {dtype, device}); });
         }
     }

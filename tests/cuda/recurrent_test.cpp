@@ -42,9 +42,8 @@ TEST_CASE("tree_lstm_gates of few and many children", "[cuda]") {
             INFO(name(dtype) << ", " << children << " children");
             std::vector<Tensor> inputs{randn({rows, (3 + children) * width}).to(dtype)};
             for (int k = 0; k < children; ++k) inputs.push_back(randn({rows, width}).to(dtype));
-            compare(inputs, 3 * limit_for(dtype), [](const auto& x) {
-                return together(tree_lstm_gates(x[0], std::vector<Tensor>(x.begin() + 1, x.end())));
-            });
+            compare(inputs, 3 * limit_for(dtype),
+                    [](const auto& x) { return together(tree_lstm_gates(x[0], std::vector<Tensor>(x.begin() + 1, x.end()))); });
         }
     }
 }
@@ -69,8 +68,7 @@ TEST_CASE("gates from several sources, with a forget gate that children share", 
                     if (children > 0) sources.push_back({&x[2], forget});
                     std::vector<const Tensor*> c;
                     for (int k = 0; k < children; ++k) c.push_back(&x[static_cast<std::size_t>(first_child + k)]);
-                    return together(lstm_step("test", sources.data(), static_cast<int>(sources.size()), c.data(), children,
-                                              Loc::current()));
+                    return together(lstm_step("test", sources.data(), static_cast<int>(sources.size()), c.data(), children, Loc::current()));
                 });
             }
         }
@@ -84,8 +82,7 @@ TEST_CASE("gru_gates of small and large states", "[cuda]") {
         for (const auto& [rows, width] : {std::pair<int, int>{1, 1}, {3, 5}, {7, 32}, {200, 100}, {130, 131}}) {
             INFO(name(dtype) << ", " << rows << " rows of " << width);
             const Tensor x = randn({rows, 3 * width}).to(dtype), y = randn({rows, 3 * width}).to(dtype);
-            compare({x, y, randn({rows, width}).to(dtype)}, limit_for(dtype),
-                    [](const auto& in) { return gru_gates(in[0], in[1], in[2]); });
+            compare({x, y, randn({rows, width}).to(dtype)}, limit_for(dtype), [](const auto& in) { return gru_gates(in[0], in[1], in[2]); });
         }
     }
     compare({zeros({0, 6}), zeros({0, 6}), zeros({0, 2})}, 0, [](const auto& in) { return gru_gates(in[0], in[1], in[2]); });

@@ -1,6 +1,6 @@
 // Reductions and scans on a CUDA device against the CPU's: each way that the kernels take, by size, layout and dtype.
-#include "check.h"
 #include "tapir/ops/reduce.h"
+#include "check.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -36,16 +36,11 @@ Tensor numbers(const Shape& shape, DType dtype = float32, unsigned seed = 1) {
 
 double tolerance(DType dtype) {
     switch (dtype) {
-        case DType::float64:
-            return 1e-12;
-        case DType::float32:
-            return 1e-5;
-        case DType::float16:
-            return 2e-3;
-        case DType::bfloat16:
-            return 2e-2;
-        default:
-            return 0;
+        case DType::float64: return 1e-12;
+        case DType::float32: return 1e-5;
+        case DType::float16: return 2e-3;
+        case DType::bfloat16: return 2e-2;
+        default: return 0;
     }
 }
 
@@ -100,18 +95,9 @@ TEST_CASE("reductions of rows on a device", "[cuda][reduce]") {
         {{3, 5003}, whole},  // a block; rows begin anywhere
         {{5, 40}, [](const Tensor& x) { return x.narrow(1, 1, 37); }},
         {{6, 1003}, [](const Tensor& x) { return x.narrow(1, 3, 999); }},
-        {{4, 2000},
-         [](const Tensor& x) {
-             return x.slice(1, {0, 2000, 3});
-         }},  // gaps
-        {{1, 600},
-         [](const Tensor& x) {
-             return x.expand({7, 600});
-         }},
-        {{600, 1},
-         [](const Tensor& x) {
-             return x.expand({600, 9});
-         }},
+        {{4, 2000}, [](const Tensor& x) { return x.slice(1, {0, 2000, 3}); }},  // gaps
+        {{1, 600}, [](const Tensor& x) { return x.expand({7, 600}); }},
+        {{600, 1}, [](const Tensor& x) { return x.expand({600, 9}); }},
     };
     for (const Case& c : cases) compare_reductions(numbers(c.shape), c.view, {1});
     compare(numbers({66000, 2}), whole, [](const Tensor& x) { return sum(x, {1}); });
@@ -125,13 +111,10 @@ TEST_CASE("reductions of long rows on a device", "[cuda][reduce]") {
     compare(numbers({2, 70001}), whole, [](const Tensor& x) { return sum(x, {1}); });
     compare(numbers({2, 70001}), whole, [](const Tensor& x) { return var(x, {1}); });
     compare(numbers({2, 70001}), whole, [](const Tensor& x) { return max(x, 1).indices; });
-    compare(
-        numbers({140003}, bfloat16), [](const Tensor& x) { return x.narrow(0, 3, 140000); },
-        [](const Tensor& x) { return mean(x); });
+    compare(numbers({140003}, bfloat16), [](const Tensor& x) { return x.narrow(0, 3, 140000); }, [](const Tensor& x) { return mean(x); });
     compare(numbers({140003}, uint8), whole, [](const Tensor& x) { return sum(x); });
     compare(numbers({140003}, uint8), whole, [](const Tensor& x) { return min(x, 0).indices; });
-    compare(
-        numbers({34000, 2}), [](const Tensor& x) { return x.select(1, 1); }, [](const Tensor& x) { return norm(x); });
+    compare(numbers({34000, 2}), [](const Tensor& x) { return x.select(1, 1); }, [](const Tensor& x) { return norm(x); });
 }
 
 TEST_CASE("reductions of columns on a device", "[cuda][reduce]") {
@@ -151,10 +134,7 @@ TEST_CASE("reductions of columns on a device", "[cuda][reduce]") {
         {{1, 100}, whole},
         {{200, 41}, [](const Tensor& x) { return x.narrow(1, 1, 40); }},
         {{200, 44}, [](const Tensor& x) { return x.narrow(1, 4, 40); }},
-        {{200, 40},
-         [](const Tensor& x) {
-             return x.slice(1, {0, 40, 2});
-         }},
+        {{200, 40}, [](const Tensor& x) { return x.slice(1, {0, 40, 2}); }},
         {{70, 90}, [](const Tensor& x) { return x.transpose(0, 1); }},
     };
     for (const Case& c : cases) compare_reductions(numbers(c.shape), c.view, {0});
@@ -200,17 +180,15 @@ TEST_CASE("reductions of every dtype on a device", "[cuda][reduce]") {
 
 TEST_CASE("nan, infinity and ties on a device", "[cuda][reduce]") {
     NEEDS_CUDA;
-    const double values[][5] = {{1, kNan, 3, kNan, 2},     {-kInf, -kInf, -kInf, -kInf, -kInf},
-                                {kInf, 1, kInf, -kInf, 0}, {0, -0.0, 0, -0.0, 0},
-                                {2, 2, 1, 1, 2},           {kInf, kNan, 1, -kInf, kNan}};
+    const double values[][5] = {{1, kNan, 3, kNan, 2}, {-kInf, -kInf, -kInf, -kInf, -kInf}, {kInf, 1, kInf, -kInf, 0}, {0, -0.0, 0, -0.0, 0},
+                                {2, 2, 1, 1, 2},       {kInf, kNan, 1, -kInf, kNan}};
     for (const auto& row : values) {
         for (const std::int64_t length : {5, 150}) {  // repeated
             std::vector<double> line(static_cast<std::size_t>(length));
             for (std::size_t i = 0; i < line.size(); ++i) line[i] = row[i % 5];
             for (const DType dtype : {float16, float32}) {
                 const Tensor x = tensor(line).to(dtype);
-                for (const Tensor& t : {x.reshape({1, length}),
-                                        x.reshape({length, 1}).expand({length, 3}).contiguous().transpose(0, 1)}) {
+                for (const Tensor& t : {x.reshape({1, length}), x.reshape({length, 1}).expand({length, 3}).contiguous().transpose(0, 1)}) {
                     compare_reductions(t, whole, {1});
                     compare(t, whole, [&](const Tensor& u) { return amin(u, {1}); });
                     compare(t, whole, [&](const Tensor& u) { return argmax(u, 1); });
@@ -232,8 +210,7 @@ TEST_CASE("long sums on a device are accurate", "[cuda][reduce]") {
     const Tensor x = (numbers({1000000}) * 0.5 + 1).to(float32);
     const double want = sum(x.to(float64)).item<double>();
     CHECK(std::abs(sum(x.to(cuda)).item<double>() - want) < 1e-6 * want);
-    const Tensor columns = sum(x.reshape({500000, 2}).to(cuda), {0}),
-                 exact = sum(x.reshape({500000, 2}).to(float64), {0});
+    const Tensor columns = sum(x.reshape({500000, 2}).to(cuda), {0}), exact = sum(x.reshape({500000, 2}).to(float64), {0});
     for (const int c : {0, 1}) {
         CHECK(std::abs(columns.select(0, c).item<double>() - exact.select(0, c).item<double>()) < 1e-6 * want);
     }
@@ -292,13 +269,9 @@ TEST_CASE("scans on a device", "[cuda][reduce]") {
         });
     }
     compare(numbers({66000, 2}), whole, [](const Tensor& x) { return cumsum(x, 1); });
-    compare(
-        numbers({70000}, float16), [](const Tensor& x) { return x.narrow(0, 1, 69000); },
-        [](const Tensor& x) { return cumsum(x, 0); });
+    compare(numbers({70000}, float16), [](const Tensor& x) { return x.narrow(0, 1, 69000); }, [](const Tensor& x) { return cumsum(x, 0); });
     compare(numbers({40000}, uint8), whole, [](const Tensor& x) { return cumsum(x, 0); });
-    compare(
-        numbers({20, 30}), [](const Tensor& x) { return x.transpose(0, 1); },
-        [](const Tensor& x) { return cumsum(x, 0); });
+    compare(numbers({20, 30}), [](const Tensor& x) { return x.transpose(0, 1); }, [](const Tensor& x) { return cumsum(x, 0); });
 }
 
 TEST_CASE("gradients of products on a device", "[cuda][reduce]") {
@@ -316,10 +289,8 @@ TEST_CASE("gradients of products on a device", "[cuda][reduce]") {
             Tensor x = numbers(shape, float64) * 0.01 + 1;
             if (zero_at >= 0) x = x * ge(abs(numbers(shape, float64) - zero_at), 1e-3).to(float64);  // a few zeros
             for (const int dim : {0, 1}) {
-                compare(x, whole,
-                        [&](const Tensor& t) { return gradient(t, [&](const Tensor& u) { return prod(u, dim); }); });
-                compare(x, whole,
-                        [&](const Tensor& t) { return gradient(t, [&](const Tensor& u) { return cumprod(u, dim); }); });
+                compare(x, whole, [&](const Tensor& t) { return gradient(t, [&](const Tensor& u) { return prod(u, dim); }); });
+                compare(x, whole, [&](const Tensor& t) { return gradient(t, [&](const Tensor& u) { return cumprod(u, dim); }); });
             }
             compare(x, whole, [&](const Tensor& t) { return gradient(t, [](const Tensor& u) { return prod(u); }); });
         }

@@ -37,8 +37,7 @@ void check_same(const Tensor& have, const Tensor& want) {
     REQUIRE(have.dtype() == want.dtype());
     const std::vector<double> a = have.to_vector<double>(), b = want.to_vector<double>();
     for (std::size_t i = 0; i < a.size(); ++i) {
-        if ((a[i] == b[i] && std::signbit(a[i]) == std::signbit(b[i])) || (std::isnan(a[i]) && std::isnan(b[i])))
-            continue;
+        if ((a[i] == b[i] && std::signbit(a[i]) == std::signbit(b[i])) || (std::isnan(a[i]) && std::isnan(b[i]))) continue;
         INFO("element " << i << ": " << a[i] << ", the CPU has " << b[i]);
         CHECK(false);
         return;

@@ -192,8 +192,7 @@ TEST_CASE("events time what lies between them", "[cuda]") {
     Event plain;
     FAILS(ValueError, "elapsed_time: both events must be made with enable_timing: Event begin(true)", plain.elapsed_time(end));
     Event other(true);
-    FAILS(ValueError, "elapsed_time: both events must be recorded and done; synchronize() the second one first",
-          other.elapsed_time(end));
+    FAILS(ValueError, "elapsed_time: both events must be recorded and done; synchronize() the second one first", other.elapsed_time(end));
     if (cuda_device_count() < 2) return;
     other.record(Stream::default_stream(cuda(1)));
     FAILS(ValueError, "elapsed_time: one event belongs to cuda:0, the other to cuda:1", begin.elapsed_time(other));

@@ -34,9 +34,7 @@ double tolerance(DType dtype) {
     }
 }
 
-double limit_of(const Tensor& result, DType computed) {
-    return result.defined() ? std::max(tolerance(result.dtype()), tolerance(computed)) : 0;
-}
+double limit_of(const Tensor& result, DType computed) { return result.defined() ? std::max(tolerance(result.dtype()), tolerance(computed)) : 0; }
 
 struct Outcome {
     std::vector<Tensor> outputs, gradients;

@@ -192,14 +192,10 @@ TEST_CASE("an MLP trains on CUDA as on the CPU", "[cuda]") {
     SECTION("SGD with momentum") {
         compare_both<Mlp>({.optimizer = with<optim::SGD>(optim::SGDOptions{.lr = 0.1, .momentum = 0.9, .nesterov = true})});
     }
-    SECTION("Adagrad") {
-        compare_both<Mlp>({.optimizer = with<optim::Adagrad>(optim::AdagradOptions{.lr = 0.05, .lr_decay = 0.1})});
-    }
+    SECTION("Adagrad") { compare_both<Mlp>({.optimizer = with<optim::Adagrad>(optim::AdagradOptions{.lr = 0.05, .lr_decay = 0.1})}); }
     SECTION("Adam") { compare_both<Mlp>({.optimizer = with<optim::Adam>(optim::AdamOptions{.weight_decay = 0.01, .amsgrad = true})}); }
     SECTION("AdamW") { compare_both<Mlp>({.optimizer = with<optim::AdamW>(optim::AdamWOptions{.lr = 0.01})}); }
-    SECTION("AdagradDA") {
-        compare_both<Mlp>({.optimizer = with<optim::AdagradDA>(optim::AdagradDAOptions{.lr = 0.3, .l1 = 1e-3, .l2 = 0.01})});
-    }
+    SECTION("AdagradDA") { compare_both<Mlp>({.optimizer = with<optim::AdagradDA>(optim::AdagradDAOptions{.lr = 0.3, .l1 = 1e-3, .l2 = 0.01})}); }
     SECTION("RMSprop") { compare_both<Mlp>({.optimizer = with<optim::RMSprop>(optim::RMSpropOptions{.lr = 0.003, .eps = 1e-3})}); }
     SECTION("RMSprop with all") {
         compare_both<Mlp>({.optimizer = with<optim::RMSprop>(optim::RMSpropOptions{
@@ -408,8 +404,7 @@ TEST_CASE("modules are made, saved and loaded on CUDA", "[cuda]") {
     nn::load(there, file.path);
     FAILS(DeviceError, "to: cuda:77: there", there.to(cuda(77)));
 
-    for (const auto& fill : {+[](const Tensor& t) { return nn::init::orthogonal_(t); },
-                             +[](const Tensor& t) { return nn::init::kaiming_normal_(t); },
+    for (const auto& fill : {+[](const Tensor& t) { return nn::init::orthogonal_(t); }, +[](const Tensor& t) { return nn::init::kaiming_normal_(t); },
                              +[](const Tensor& t) { return nn::init::xavier_uniform_(t); }}) {
         const Tensor on_cpu = zeros({4, 3}, cpu), on_cuda = zeros({4, 3}, cuda);
         manual_seed(5);

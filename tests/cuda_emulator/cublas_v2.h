@@ -18,15 +18,14 @@ namespace emulated {
 template <class T>
 cublasStatus_t getrfBatched(cublasHandle_t handle, int n, T* const a[], int lda, int* pivots, int* info, int count);
 template <class T>
-cublasStatus_t getrsBatched(cublasHandle_t handle, cublasOperation_t trans, int n, int nrhs, const T* const a[], int lda,
-                            const int* pivots, T* const b[], int ldb, int* info, int count);
+cublasStatus_t getrsBatched(cublasHandle_t handle, cublasOperation_t trans, int n, int nrhs, const T* const a[], int lda, const int* pivots,
+                            T* const b[], int ldb, int* info, int count);
 template <class T>
-cublasStatus_t trsm(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t uplo, cublasOperation_t trans,
-                    cublasDiagType_t diag, int m, int n, const T* alpha, const T* a, int lda, T* b, int ldb);
+cublasStatus_t trsm(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t uplo, cublasOperation_t trans, cublasDiagType_t diag, int m, int n,
+                    const T* alpha, const T* a, int lda, T* b, int ldb);
 template <class T>
-cublasStatus_t trsmBatched(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t uplo, cublasOperation_t trans,
-                           cublasDiagType_t diag, int m, int n, const T* alpha, const T* const a[], int lda, T* const b[], int ldb,
-                           int count);
+cublasStatus_t trsmBatched(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t uplo, cublasOperation_t trans, cublasDiagType_t diag, int m,
+                           int n, const T* alpha, const T* const a[], int lda, T* const b[], int ldb, int count);
 
 }  // namespace emulated
 

@@ -31,8 +31,7 @@ struct Product {
     const void *a_data, *b_data, *c_data;
     void* d_data;
 
-    double element(const EmulatedLtLayout& m, const void* data, bool transposed, std::int64_t batch, std::int64_t row,
-                   std::int64_t col) const {
+    double element(const EmulatedLtLayout& m, const void* data, bool transposed, std::int64_t batch, std::int64_t row, std::int64_t col) const {
         return load(m.type, data, batch * m.offset + (transposed ? col + row * m.ld : row + col * m.ld));
     }
 
@@ -59,7 +58,7 @@ bool fits(const EmulatedLtDesc& desc, const EmulatedLtLayout& a, const EmulatedL
     const bool ta = desc.transa == CUBLAS_OP_T, tb = desc.transb == CUBLAS_OP_T;
     const bool sizes = (ta ? a.cols : a.rows) == d.rows && (tb ? b.rows : b.cols) == d.cols && (ta ? a.rows : a.cols) == (tb ? b.cols : b.rows);
     const bool types = a.type == b.type && (a.type == d.type) && (desc.scale == (a.type == CUDA_R_64F ? CUDA_R_64F : CUDA_R_32F)) &&
-                       ((desc.compute == CUBLAS_COMPUTE_64F) == (a.type == CUDA_R_64F));
+        ((desc.compute == CUBLAS_COMPUTE_64F) == (a.type == CUDA_R_64F));
     return sizes && types && a.batch == d.batch && b.batch == d.batch && a.rows * a.cols * b.cols > 0;
 }
 
@@ -88,12 +87,14 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
     }
     return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType_t type, std::uint64_t rows, std::uint64_t cols, std::int64_t ld) {
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType_t type, std::uint64_t rows, std::uint64_t cols,
+                                          std::int64_t ld) {
     if (ld < static_cast<std::int64_t>(rows)) return CUBLAS_STATUS_INVALID_VALUE;
     *layout = new EmulatedLtLayout{type, rows, cols, ld};
     return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute, const void* value, std::size_t) {
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute, const void* value,
+                                                std::size_t) {
     if (attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT) {
         set(layout->batch, value);
     } else {
@@ -120,7 +121,9 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
     delete preference;
     return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t, int, cublasLtMatmulHeuristicResult_t* results, int* found) {
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t, int,
+                                              cublasLtMatmulHeuristicResult_t* results, int* found) {
     // The real one has no algorithm for some: here for sums with a bias in float64.
     const bool has = desc->compute != CUBLAS_COMPUTE_64F || desc->epilogue != CUBLASLT_EPILOGUE_BIAS;
     *found = has && fits(*desc, *a, *b, *d) ? 1 : 0;
@@ -128,10 +131,15 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     *results = {{{1}}, 1024, CUBLAS_STATUS_SUCCESS, 1};
     return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* a, cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout, const void* beta, const void* c, cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algo, void*, std::size_t workspace_bytes, cudaStream_t stream) {
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* a, cublasLtMatrixLayout_t a_layout,
+                              const void* b, cublasLtMatrixLayout_t b_layout, const void* beta, const void* c, cublasLtMatrixLayout_t c_layout,
+                              void* d, cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algo, void*, std::size_t workspace_bytes,
+                              cudaStream_t stream) {
     if (!fits(*desc, *a_layout, *b_layout, *d_layout)) return CUBLAS_STATUS_INVALID_VALUE;
     if (algo->data[0] != 1 || workspace_bytes < 1024) return CUBLAS_STATUS_INVALID_VALUE;
-    const auto scale = [&](const void* p) { return desc->scale == CUDA_R_64F ? *static_cast<const double*>(p) : double{*static_cast<const float*>(p)}; };
+    const auto scale = [&](const void* p) {
+        return desc->scale == CUDA_R_64F ? *static_cast<const double*>(p) : double{*static_cast<const float*>(p)};
+    };
     const Product product{*desc, *a_layout, *b_layout, *c_layout, *d_layout, scale(alpha), scale(beta), a, b, c, d};
     emulator::enqueue(stream, [product] { product.run(); });
     return CUBLAS_STATUS_SUCCESS;

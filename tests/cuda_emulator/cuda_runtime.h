@@ -190,9 +190,7 @@ bool has_peer_access(int device, int peer);
 // A call of its own, so that what an op costs can be counted without it (bench/instructions.sh).
 template <class... Parameters, class... Arguments>
 [[gnu::noinline]] cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Arguments&&... arguments) {
-    return emulator::launch(*config, [kernel, ... values = Parameters(std::forward<Arguments>(arguments))]() mutable {
-        kernel(values...);
-    });
+    return emulator::launch(*config, [kernel, ... values = Parameters(std::forward<Arguments>(arguments))]() mutable { kernel(values...); });
 }
 
 // --- What kernels call ---------------------------------------------------------------------------------------------------

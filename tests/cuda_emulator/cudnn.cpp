@@ -248,8 +248,8 @@ struct Scales {
 };
 
 cudnnStatus_t run(Part part, cudnnHandle_t handle, const EmulatedDnnTensor& x, const EmulatedDnnFilter& w, const EmulatedDnnConvolution& conv,
-                  const EmulatedDnnTensor& y, int algo, Scales scales, const void* a, const void* b, const void* bias, void* out,
-                  void* workspace, std::size_t workspace_bytes) {
+                  const EmulatedDnnTensor& y, int algo, Scales scales, const void* a, const void* b, const void* bias, void* out, void* workspace,
+                  std::size_t workspace_bytes) {
     if (const int status = next_status.exchange(0)) return static_cast<cudnnStatus_t>(status);
     if (const cudnnStatus_t status = check_descriptors(x, w, conv, y); status != CUDNN_STATUS_SUCCESS) return status;
     if (!is_there(part, algo)) return CUDNN_STATUS_NOT_SUPPORTED;
@@ -341,7 +341,8 @@ cudnnStatus_t cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t desc, cudnnData
 }
 cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* desc) { return create(desc); }
 cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t desc) { return destroy(desc); }
-cudnnStatus_t cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t desc, cudnnDataType_t type, cudnnTensorFormat_t format, int dims, const int sizes[]) {
+cudnnStatus_t cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t desc, cudnnDataType_t type, cudnnTensorFormat_t format, int dims,
+                                         const int sizes[]) {
     if (dims < 4 || dims > 5) return CUDNN_STATUS_NOT_SUPPORTED;
     if (!are_positive(dims, sizes)) return CUDNN_STATUS_BAD_PARAM;
     int64_t strides[5], step = 1;
@@ -359,7 +360,8 @@ cudnnStatus_t cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t desc, cudnnData
 }
 cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t* desc) { return create(desc); }
 cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t desc) { return destroy(desc); }
-cudnnStatus_t cudnnSetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t desc, int dims, const int padding[], const int stride[], const int dilation[], cudnnConvolutionMode_t mode, cudnnDataType_t computed) {
+cudnnStatus_t cudnnSetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t desc, int dims, const int padding[], const int stride[],
+                                              const int dilation[], cudnnConvolutionMode_t mode, cudnnDataType_t computed) {
     if (dims < 2 || dims > 3 || mode != CUDNN_CROSS_CORRELATION) return CUDNN_STATUS_NOT_SUPPORTED;
     if (!are_positive(dims, stride) || !are_positive(dims, dilation)) return CUDNN_STATUS_BAD_PARAM;
     *desc = {};
@@ -391,16 +393,28 @@ cudnnStatus_t cudnnSetActivationDescriptor(cudnnActivationDescriptor_t desc, cud
 
 // --- The three parts -----------------------------------------------------------------------------------------------------
 
-cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w, cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t y, int most, int* count, cudnnConvolutionFwdAlgoPerf_t* found) {
+cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
+                                                     cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t y, int most, int* count,
+                                                     cudnnConvolutionFwdAlgoPerf_t* found) {
     return search(Part::output, *x, *w, *conv, *y, most, count, found);
 }
-cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w, cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t y, cudnnConvolutionFwdAlgo_t algo, std::size_t* bytes) {
+cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
+                                                      cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t y, cudnnConvolutionFwdAlgo_t algo,
+                                                      std::size_t* bytes) {
     return get_workspace(Part::output, *x, *w, *conv, *y, algo, bytes);
 }
-cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t x_desc, const void* x, cudnnFilterDescriptor_t w_desc, const void* w, cudnnConvolutionDescriptor_t conv, cudnnConvolutionFwdAlgo_t algo, void* workspace, std::size_t workspace_bytes, const void* beta, cudnnTensorDescriptor_t y_desc, void* y) {
+cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t x_desc, const void* x,
+                                      cudnnFilterDescriptor_t w_desc, const void* w, cudnnConvolutionDescriptor_t conv,
+                                      cudnnConvolutionFwdAlgo_t algo, void* workspace, std::size_t workspace_bytes, const void* beta,
+                                      cudnnTensorDescriptor_t y_desc, void* y) {
     return run(Part::output, handle, *x_desc, *w_desc, *conv, *y_desc, algo, {alpha, beta}, x, w, nullptr, y, workspace, workspace_bytes);
 }
-cudnnStatus_t cudnnConvolutionBiasActivationForward(cudnnHandle_t handle, const void* alpha1, cudnnTensorDescriptor_t x_desc, const void* x, cudnnFilterDescriptor_t w_desc, const void* w, cudnnConvolutionDescriptor_t conv, cudnnConvolutionFwdAlgo_t algo, void* workspace, std::size_t workspace_bytes, const void* alpha2, cudnnTensorDescriptor_t z_desc, const void* z, cudnnTensorDescriptor_t bias_desc, const void* bias, cudnnActivationDescriptor_t activation, cudnnTensorDescriptor_t y_desc, void* y) {
+cudnnStatus_t cudnnConvolutionBiasActivationForward(cudnnHandle_t handle, const void* alpha1, cudnnTensorDescriptor_t x_desc, const void* x,
+                                                    cudnnFilterDescriptor_t w_desc, const void* w, cudnnConvolutionDescriptor_t conv,
+                                                    cudnnConvolutionFwdAlgo_t algo, void* workspace, std::size_t workspace_bytes, const void* alpha2,
+                                                    cudnnTensorDescriptor_t z_desc, const void* z, cudnnTensorDescriptor_t bias_desc,
+                                                    const void* bias, cudnnActivationDescriptor_t activation, cudnnTensorDescriptor_t y_desc,
+                                                    void* y) {
     if (!z_desc || !z || !bias) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
     if (bias_desc->first != 1 || bias_desc->second != y_desc->second || bias_desc->size != Spatial{1, 1, 1}) return CUDNN_STATUS_BAD_PARAM;
     if (z_desc->type != y_desc->type || z_desc->size != y_desc->size || bias_desc->type != y_desc->type) return CUDNN_STATUS_BAD_PARAM;
@@ -412,22 +426,36 @@ cudnnStatus_t cudnnConvolutionBiasActivationForward(cudnnHandle_t handle, const 
     return run(Part::output, handle, *x_desc, *w_desc, *conv, *y_desc, algo, {alpha1, alpha2}, x, w, bias, y, workspace, workspace_bytes);
 }
 
-cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy, cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t dx, int most, int* count, cudnnConvolutionBwdDataAlgoPerf_t* found) {
+cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy,
+                                                          cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t dx, int most, int* count,
+                                                          cudnnConvolutionBwdDataAlgoPerf_t* found) {
     return search(Part::input, *dx, *w, *conv, *dy, most, count, found);
 }
-cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(cudnnHandle_t, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy, cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t dx, cudnnConvolutionBwdDataAlgo_t algo, std::size_t* bytes) {
+cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(cudnnHandle_t, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy,
+                                                           cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t dx,
+                                                           cudnnConvolutionBwdDataAlgo_t algo, std::size_t* bytes) {
     return get_workspace(Part::input, *dx, *w, *conv, *dy, algo, bytes);
 }
-cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alpha, cudnnFilterDescriptor_t w_desc, const void* w, cudnnTensorDescriptor_t dy_desc, const void* dy, cudnnConvolutionDescriptor_t conv, cudnnConvolutionBwdDataAlgo_t algo, void* workspace, std::size_t workspace_bytes, const void* beta, cudnnTensorDescriptor_t dx_desc, void* dx) {
+cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alpha, cudnnFilterDescriptor_t w_desc, const void* w,
+                                           cudnnTensorDescriptor_t dy_desc, const void* dy, cudnnConvolutionDescriptor_t conv,
+                                           cudnnConvolutionBwdDataAlgo_t algo, void* workspace, std::size_t workspace_bytes, const void* beta,
+                                           cudnnTensorDescriptor_t dx_desc, void* dx) {
     return run(Part::input, handle, *dx_desc, *w_desc, *conv, *dy_desc, algo, {alpha, beta}, dy, w, nullptr, dx, workspace, workspace_bytes);
 }
 
-cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy, cudnnConvolutionDescriptor_t conv, cudnnFilterDescriptor_t dw, int most, int* count, cudnnConvolutionBwdFilterAlgoPerf_t* found) {
+cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy,
+                                                            cudnnConvolutionDescriptor_t conv, cudnnFilterDescriptor_t dw, int most, int* count,
+                                                            cudnnConvolutionBwdFilterAlgoPerf_t* found) {
     return search(Part::weight, *x, *dw, *conv, *dy, most, count, found);
 }
-cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(cudnnHandle_t, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy, cudnnConvolutionDescriptor_t conv, cudnnFilterDescriptor_t dw, cudnnConvolutionBwdFilterAlgo_t algo, std::size_t* bytes) {
+cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(cudnnHandle_t, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy,
+                                                             cudnnConvolutionDescriptor_t conv, cudnnFilterDescriptor_t dw,
+                                                             cudnnConvolutionBwdFilterAlgo_t algo, std::size_t* bytes) {
     return get_workspace(Part::weight, *x, *dw, *conv, *dy, algo, bytes);
 }
-cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t x_desc, const void* x, cudnnTensorDescriptor_t dy_desc, const void* dy, cudnnConvolutionDescriptor_t conv, cudnnConvolutionBwdFilterAlgo_t algo, void* workspace, std::size_t workspace_bytes, const void* beta, cudnnFilterDescriptor_t dw_desc, void* dw) {
+cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t x_desc, const void* x,
+                                             cudnnTensorDescriptor_t dy_desc, const void* dy, cudnnConvolutionDescriptor_t conv,
+                                             cudnnConvolutionBwdFilterAlgo_t algo, void* workspace, std::size_t workspace_bytes, const void* beta,
+                                             cudnnFilterDescriptor_t dw_desc, void* dw) {
     return run(Part::weight, handle, *x_desc, *dw_desc, *conv, *dy_desc, algo, {alpha, beta}, x, dy, nullptr, dw, workspace, workspace_bytes);
 }

@@ -82,23 +82,51 @@ cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t desc);
 cudnnStatus_t cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t desc, cudnnDataType_t type, cudnnTensorFormat_t format, int dims, const int sizes[]);
 cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t* desc);
 cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t desc);
-cudnnStatus_t cudnnSetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t desc, int dims, const int padding[], const int stride[], const int dilation[], cudnnConvolutionMode_t mode, cudnnDataType_t computed);
+cudnnStatus_t cudnnSetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t desc, int dims, const int padding[], const int stride[],
+                                              const int dilation[], cudnnConvolutionMode_t mode, cudnnDataType_t computed);
 cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t desc, int groups);
 cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t desc, cudnnMathType_t math);
 cudnnStatus_t cudnnCreateActivationDescriptor(cudnnActivationDescriptor_t* desc);
 cudnnStatus_t cudnnDestroyActivationDescriptor(cudnnActivationDescriptor_t desc);
-cudnnStatus_t cudnnSetActivationDescriptor(cudnnActivationDescriptor_t desc, cudnnActivationMode_t mode, cudnnNanPropagation_t nan, double coefficient);
+cudnnStatus_t cudnnSetActivationDescriptor(cudnnActivationDescriptor_t desc, cudnnActivationMode_t mode, cudnnNanPropagation_t nan,
+                                           double coefficient);
 
-cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w, cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t y, int most, int* count, cudnnConvolutionFwdAlgoPerf_t* found);
-cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w, cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t y, cudnnConvolutionFwdAlgo_t algo, std::size_t* bytes);
-cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t x_desc, const void* x, cudnnFilterDescriptor_t w_desc, const void* w, cudnnConvolutionDescriptor_t conv, cudnnConvolutionFwdAlgo_t algo, void* workspace, std::size_t workspace_bytes, const void* beta, cudnnTensorDescriptor_t y_desc, void* y);
-cudnnStatus_t cudnnConvolutionBiasActivationForward(cudnnHandle_t handle, const void* alpha1, cudnnTensorDescriptor_t x_desc, const void* x, cudnnFilterDescriptor_t w_desc, const void* w, cudnnConvolutionDescriptor_t conv, cudnnConvolutionFwdAlgo_t algo, void* workspace, std::size_t workspace_bytes, const void* alpha2, cudnnTensorDescriptor_t z_desc, const void* z, cudnnTensorDescriptor_t bias_desc, const void* bias, cudnnActivationDescriptor_t activation, cudnnTensorDescriptor_t y_desc, void* y);
-cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t handle, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy, cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t dx, int most, int* count, cudnnConvolutionBwdDataAlgoPerf_t* found);
-cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(cudnnHandle_t handle, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy, cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t dx, cudnnConvolutionBwdDataAlgo_t algo, std::size_t* bytes);
-cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alpha, cudnnFilterDescriptor_t w_desc, const void* w, cudnnTensorDescriptor_t dy_desc, const void* dy, cudnnConvolutionDescriptor_t conv, cudnnConvolutionBwdDataAlgo_t algo, void* workspace, std::size_t workspace_bytes, const void* beta, cudnnTensorDescriptor_t dx_desc, void* dx);
-cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy, cudnnConvolutionDescriptor_t conv, cudnnFilterDescriptor_t dw, int most, int* count, cudnnConvolutionBwdFilterAlgoPerf_t* found);
-cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy, cudnnConvolutionDescriptor_t conv, cudnnFilterDescriptor_t dw, cudnnConvolutionBwdFilterAlgo_t algo, std::size_t* bytes);
-cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t x_desc, const void* x, cudnnTensorDescriptor_t dy_desc, const void* dy, cudnnConvolutionDescriptor_t conv, cudnnConvolutionBwdFilterAlgo_t algo, void* workspace, std::size_t workspace_bytes, const void* beta, cudnnFilterDescriptor_t dw_desc, void* dw);
+cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
+                                                     cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t y, int most, int* count,
+                                                     cudnnConvolutionFwdAlgoPerf_t* found);
+cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
+                                                      cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t y, cudnnConvolutionFwdAlgo_t algo,
+                                                      std::size_t* bytes);
+cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t x_desc, const void* x,
+                                      cudnnFilterDescriptor_t w_desc, const void* w, cudnnConvolutionDescriptor_t conv,
+                                      cudnnConvolutionFwdAlgo_t algo, void* workspace, std::size_t workspace_bytes, const void* beta,
+                                      cudnnTensorDescriptor_t y_desc, void* y);
+cudnnStatus_t cudnnConvolutionBiasActivationForward(cudnnHandle_t handle, const void* alpha1, cudnnTensorDescriptor_t x_desc, const void* x,
+                                                    cudnnFilterDescriptor_t w_desc, const void* w, cudnnConvolutionDescriptor_t conv,
+                                                    cudnnConvolutionFwdAlgo_t algo, void* workspace, std::size_t workspace_bytes, const void* alpha2,
+                                                    cudnnTensorDescriptor_t z_desc, const void* z, cudnnTensorDescriptor_t bias_desc,
+                                                    const void* bias, cudnnActivationDescriptor_t activation, cudnnTensorDescriptor_t y_desc,
+                                                    void* y);
+cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t handle, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy,
+                                                          cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t dx, int most, int* count,
+                                                          cudnnConvolutionBwdDataAlgoPerf_t* found);
+cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(cudnnHandle_t handle, cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t dy,
+                                                           cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t dx,
+                                                           cudnnConvolutionBwdDataAlgo_t algo, std::size_t* bytes);
+cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alpha, cudnnFilterDescriptor_t w_desc, const void* w,
+                                           cudnnTensorDescriptor_t dy_desc, const void* dy, cudnnConvolutionDescriptor_t conv,
+                                           cudnnConvolutionBwdDataAlgo_t algo, void* workspace, std::size_t workspace_bytes, const void* beta,
+                                           cudnnTensorDescriptor_t dx_desc, void* dx);
+cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy,
+                                                            cudnnConvolutionDescriptor_t conv, cudnnFilterDescriptor_t dw, int most, int* count,
+                                                            cudnnConvolutionBwdFilterAlgoPerf_t* found);
+cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t dy,
+                                                             cudnnConvolutionDescriptor_t conv, cudnnFilterDescriptor_t dw,
+                                                             cudnnConvolutionBwdFilterAlgo_t algo, std::size_t* bytes);
+cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void* alpha, cudnnTensorDescriptor_t x_desc, const void* x,
+                                             cudnnTensorDescriptor_t dy_desc, const void* dy, cudnnConvolutionDescriptor_t conv,
+                                             cudnnConvolutionBwdFilterAlgo_t algo, void* workspace, std::size_t workspace_bytes, const void* beta,
+                                             cudnnFilterDescriptor_t dw_desc, void* dw);
 
 namespace emulator {
 

@@ -68,9 +68,8 @@ void solve_lu(int n, int nrhs, const T* a, int lda, const int* pivots, T* b, int
 template <class T>
 void solve_triangle(cublasFillMode_t uplo, cublasDiagType_t diag, int m, int n, T alpha, const T* a, int lda, T* b, int ldb) {
     Matrix<T> triangle(m, m, a, lda), right(m, n, b, ldb);
-    lapack::call<T>(lapack::strsm_, lapack::dtrsm_)("L", uplo == CUBLAS_FILL_MODE_UPPER ? "U" : "L", "N",
-                                                    diag == CUBLAS_DIAG_UNIT ? "U" : "N", &m, &n, &alpha, triangle.data(), &m,
-                                                    right.data(), &m, 1, 1, 1, 1);
+    lapack::call<T>(lapack::strsm_, lapack::dtrsm_)("L", uplo == CUBLAS_FILL_MODE_UPPER ? "U" : "L", "N", diag == CUBLAS_DIAG_UNIT ? "U" : "N", &m,
+                                                    &n, &alpha, triangle.data(), &m, right.data(), &m, 1, 1, 1, 1);
     right.write(b, ldb);
 }
 
@@ -118,8 +117,8 @@ void eigen(bool vectors, int n, T* a, int lda, T* w, int* info) {
     std::vector<int> iwork(static_cast<size_t>(3 + 5 * n));
     const int lwork = static_cast<int>(work.size()), liwork = static_cast<int>(iwork.size());
     int stopped = 0;
-    lapack::call<T>(lapack::ssyevd_, lapack::dsyevd_)(vectors ? "V" : "N", "L", &n, m.data(), &n, values.data(), work.data(),
-                                                      &lwork, iwork.data(), &liwork, &stopped, 1, 1);
+    lapack::call<T>(lapack::ssyevd_, lapack::dsyevd_)(vectors ? "V" : "N", "L", &n, m.data(), &n, values.data(), work.data(), &lwork, iwork.data(),
+                                                      &liwork, &stopped, 1, 1);
     if (!vectors) fill_with_nan(m.data(), m.values.size());
     m.write(a, lda);
     std::copy(values.begin(), values.end(), w);
@@ -136,9 +135,8 @@ void singular_values(bool vectors, bool economy, int m, int n, T* a, int lda, T*
     std::vector<int> iwork(static_cast<size_t>(8 * k));
     int stopped = 0, lwork = -1;
     const auto run = [&] {
-        lapack::call<T>(lapack::sgesdd_, lapack::dgesdd_)(&job, &m, &n, from.data(), &m, values.data(), left.data(), &m,
-                                                          turned.data(), &v_columns, work.data(), &lwork, iwork.data(), &stopped,
-                                                          1);
+        lapack::call<T>(lapack::sgesdd_, lapack::dgesdd_)(&job, &m, &n, from.data(), &m, values.data(), left.data(), &m, turned.data(), &v_columns,
+                                                          work.data(), &lwork, iwork.data(), &stopped, 1);
     };
     run();
     lwork = static_cast<int>(work[0]);
@@ -195,8 +193,8 @@ cublasStatus_t emulated::getrfBatched(cublasHandle_t handle, int n, T* const a[]
 }
 
 template <class T>
-cublasStatus_t emulated::getrsBatched(cublasHandle_t handle, cublasOperation_t trans, int n, int nrhs, const T* const a[], int lda,
-                                      const int* pivots, T* const b[], int ldb, int* info, int count) {
+cublasStatus_t emulated::getrsBatched(cublasHandle_t handle, cublasOperation_t trans, int n, int nrhs, const T* const a[], int lda, const int* pivots,
+                                      T* const b[], int ldb, int* info, int count) {
     *info = 0;
     REFUSE_BLAS_UNLESS(trans == CUBLAS_OP_N && n > 0 && nrhs > 0 && lda >= n && ldb >= n && count > 0);
     emulator::enqueue(handle->stream, [=] {
@@ -206,8 +204,8 @@ cublasStatus_t emulated::getrsBatched(cublasHandle_t handle, cublasOperation_t t
 }
 
 template <class T>
-cublasStatus_t emulated::trsm(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t uplo, cublasOperation_t trans,
-                              cublasDiagType_t diag, int m, int n, const T* alpha, const T* a, int lda, T* b, int ldb) {
+cublasStatus_t emulated::trsm(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t uplo, cublasOperation_t trans, cublasDiagType_t diag,
+                              int m, int n, const T* alpha, const T* a, int lda, T* b, int ldb) {
     REFUSE_BLAS_UNLESS(side == CUBLAS_SIDE_LEFT && trans == CUBLAS_OP_N && m > 0 && n > 0 && lda >= m && ldb >= m);
     emulator::enqueue(handle->stream, [=, scale = *alpha] { solve_triangle(uplo, diag, m, n, scale, a, lda, b, ldb); });
     return CUBLAS_STATUS_SUCCESS;
@@ -215,8 +213,8 @@ cublasStatus_t emulated::trsm(cublasHandle_t handle, cublasSideMode_t side, cubl
 
 template <class T>
 cublasStatus_t emulated::trsmBatched(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t uplo, cublasOperation_t trans,
-                                     cublasDiagType_t diag, int m, int n, const T* alpha, const T* const a[], int lda, T* const b[],
-                                     int ldb, int count) {
+                                     cublasDiagType_t diag, int m, int n, const T* alpha, const T* const a[], int lda, T* const b[], int ldb,
+                                     int count) {
     REFUSE_BLAS_UNLESS(side == CUBLAS_SIDE_LEFT && trans == CUBLAS_OP_N && m > 0 && n > 0 && lda >= m && ldb >= m && count > 0);
     emulator::enqueue(handle->stream, [=, scale = *alpha] {
         for (int k = 0; k < count; ++k) solve_triangle(uplo, diag, m, n, scale, a[k], lda, b[k], ldb);
@@ -242,8 +240,8 @@ cusolverStatus_t emulated::getrf(cusolverDnHandle_t handle, int m, int n, T* a, 
 }
 
 template <class T>
-cusolverStatus_t emulated::getrs(cusolverDnHandle_t handle, cublasOperation_t trans, int n, int nrhs, const T* a, int lda,
-                                 const int* pivots, T* b, int ldb, int* info) {
+cusolverStatus_t emulated::getrs(cusolverDnHandle_t handle, cublasOperation_t trans, int n, int nrhs, const T* a, int lda, const int* pivots, T* b,
+                                 int ldb, int* info) {
     REFUSE_UNLESS(trans == CUBLAS_OP_N && n > 0 && nrhs > 0 && lda >= n && ldb >= n);
     emulator::enqueue(handle->stream, [=] {
         solve_lu(n, nrhs, a, lda, pivots, b, ldb);
@@ -260,8 +258,7 @@ cusolverStatus_t emulated::potrf_bufferSize(cusolverDnHandle_t, cublasFillMode_t
 }
 
 template <class T>
-cusolverStatus_t emulated::potrf(cusolverDnHandle_t handle, cublasFillMode_t uplo, int n, T* a, int lda, T* work, int lwork,
-                                 int* info) {
+cusolverStatus_t emulated::potrf(cusolverDnHandle_t handle, cublasFillMode_t uplo, int n, T* a, int lda, T* work, int lwork, int* info) {
     REFUSE_UNLESS(uplo == CUBLAS_FILL_MODE_LOWER && n > 0 && lda >= n && lwork >= room_for(n, n, 2));
     emulator::enqueue(handle->stream, [=] {
         fill_with_nan(work, static_cast<size_t>(lwork));
@@ -271,8 +268,7 @@ cusolverStatus_t emulated::potrf(cusolverDnHandle_t handle, cublasFillMode_t upl
 }
 
 template <class T>
-cusolverStatus_t emulated::potrfBatched(cusolverDnHandle_t handle, cublasFillMode_t uplo, int n, T* a[], int lda, int* info,
-                                        int count) {
+cusolverStatus_t emulated::potrfBatched(cusolverDnHandle_t handle, cublasFillMode_t uplo, int n, T* a[], int lda, int* info, int count) {
     REFUSE_UNLESS(uplo == CUBLAS_FILL_MODE_LOWER && n > 0 && lda >= n && count > 0);
     emulator::enqueue(handle->stream, [=] {
         for (int k = 0; k < count; ++k) factor_cholesky(n, a[k], lda, info + k);
@@ -305,8 +301,7 @@ cusolverStatus_t emulated::orgqr_bufferSize(cusolverDnHandle_t, int m, int n, in
 }
 
 template <class T>
-cusolverStatus_t emulated::orgqr(cusolverDnHandle_t handle, int m, int n, int k, T* a, int lda, const T* tau, T* work, int lwork,
-                                 int* info) {
+cusolverStatus_t emulated::orgqr(cusolverDnHandle_t handle, int m, int n, int k, T* a, int lda, const T* tau, T* work, int lwork, int* info) {
     REFUSE_UNLESS(n > 0 && m >= n && k <= n && k > 0 && lda >= m && lwork >= room_for(m, n, 4));
     emulator::enqueue(handle->stream, [=] {
         fill_with_nan(work, static_cast<size_t>(lwork));
@@ -316,16 +311,16 @@ cusolverStatus_t emulated::orgqr(cusolverDnHandle_t handle, int m, int n, int k,
 }
 
 template <class T>
-cusolverStatus_t emulated::syevd_bufferSize(cusolverDnHandle_t, cusolverEigMode_t mode, cublasFillMode_t uplo, int n, const T*,
-                                            int lda, const T*, int* lwork) {
+cusolverStatus_t emulated::syevd_bufferSize(cusolverDnHandle_t, cusolverEigMode_t mode, cublasFillMode_t uplo, int n, const T*, int lda, const T*,
+                                            int* lwork) {
     REFUSE_UNLESS(uplo == CUBLAS_FILL_MODE_LOWER && n > 0 && lda >= n);
     *lwork = room_for(n, n, mode == CUSOLVER_EIG_MODE_VECTOR ? n : 0);
     return CUSOLVER_STATUS_SUCCESS;
 }
 
 template <class T>
-cusolverStatus_t emulated::syevd(cusolverDnHandle_t handle, cusolverEigMode_t mode, cublasFillMode_t uplo, int n, T* a, int lda,
-                                 T* w, T* work, int lwork, int* info) {
+cusolverStatus_t emulated::syevd(cusolverDnHandle_t handle, cusolverEigMode_t mode, cublasFillMode_t uplo, int n, T* a, int lda, T* w, T* work,
+                                 int lwork, int* info) {
     const bool vectors = mode == CUSOLVER_EIG_MODE_VECTOR;
     REFUSE_UNLESS(uplo == CUBLAS_FILL_MODE_LOWER && n > 0 && lda >= n && lwork >= room_for(n, n, vectors ? n : 0));
     emulator::enqueue(handle->stream, [=] {
@@ -336,16 +331,16 @@ cusolverStatus_t emulated::syevd(cusolverDnHandle_t handle, cusolverEigMode_t mo
 }
 
 template <class T>
-cusolverStatus_t emulated::syevjBatched_bufferSize(cusolverDnHandle_t, cusolverEigMode_t, cublasFillMode_t uplo, int n, const T*,
-                                                   int lda, const T*, int* lwork, syevjInfo_t options, int count) {
+cusolverStatus_t emulated::syevjBatched_bufferSize(cusolverDnHandle_t, cusolverEigMode_t, cublasFillMode_t uplo, int n, const T*, int lda, const T*,
+                                                   int* lwork, syevjInfo_t options, int count) {
     REFUSE_UNLESS(uplo == CUBLAS_FILL_MODE_LOWER && n > 0 && lda >= n && options && count > 0);
     *lwork = room_for(n, n, 2 * count);
     return CUSOLVER_STATUS_SUCCESS;
 }
 
 template <class T>
-cusolverStatus_t emulated::syevjBatched(cusolverDnHandle_t handle, cusolverEigMode_t mode, cublasFillMode_t uplo, int n, T* a,
-                                        int lda, T* w, T* work, int lwork, int* info, syevjInfo_t options, int count) {
+cusolverStatus_t emulated::syevjBatched(cusolverDnHandle_t handle, cusolverEigMode_t mode, cublasFillMode_t uplo, int n, T* a, int lda, T* w, T* work,
+                                        int lwork, int* info, syevjInfo_t options, int count) {
     const bool vectors = mode == CUSOLVER_EIG_MODE_VECTOR;
     REFUSE_UNLESS(uplo == CUBLAS_FILL_MODE_LOWER && n > 0 && lda >= n && options && lwork >= room_for(n, n, 2 * count));
     emulator::enqueue(handle->stream, [=] {
@@ -356,16 +351,16 @@ cusolverStatus_t emulated::syevjBatched(cusolverDnHandle_t handle, cusolverEigMo
 }
 
 template <class T>
-cusolverStatus_t emulated::gesvdj_bufferSize(cusolverDnHandle_t, cusolverEigMode_t, int economy, int m, int n, const T*, int lda,
-                                             const T*, const T*, int ldu, const T*, int ldv, int* lwork, gesvdjInfo_t options) {
+cusolverStatus_t emulated::gesvdj_bufferSize(cusolverDnHandle_t, cusolverEigMode_t, int economy, int m, int n, const T*, int lda, const T*, const T*,
+                                             int ldu, const T*, int ldv, int* lwork, gesvdjInfo_t options) {
     REFUSE_UNLESS(m > 0 && n > 0 && lda >= m && ldu >= m && ldv >= n && options);
     *lwork = room_for(m, n, economy ? 5 : 6);
     return CUSOLVER_STATUS_SUCCESS;
 }
 
 template <class T>
-cusolverStatus_t emulated::gesvdj(cusolverDnHandle_t handle, cusolverEigMode_t mode, int economy, int m, int n, T* a, int lda, T* s,
-                                  T* u, int ldu, T* v, int ldv, T* work, int lwork, int* info, gesvdjInfo_t options) {
+cusolverStatus_t emulated::gesvdj(cusolverDnHandle_t handle, cusolverEigMode_t mode, int economy, int m, int n, T* a, int lda, T* s, T* u, int ldu,
+                                  T* v, int ldv, T* work, int lwork, int* info, gesvdjInfo_t options) {
     const bool vectors = mode == CUSOLVER_EIG_MODE_VECTOR;
     REFUSE_UNLESS(m > 0 && n > 0 && lda >= m && ldu >= m && ldv >= n && options && lwork >= room_for(m, n, economy ? 5 : 6));
     emulator::enqueue(handle->stream, [=] {
@@ -376,17 +371,16 @@ cusolverStatus_t emulated::gesvdj(cusolverDnHandle_t handle, cusolverEigMode_t m
 }
 
 template <class T>
-cusolverStatus_t emulated::gesvdjBatched_bufferSize(cusolverDnHandle_t, cusolverEigMode_t, int m, int n, const T*, int lda,
-                                                    const T*, const T*, int ldu, const T*, int ldv, int* lwork,
-                                                    gesvdjInfo_t options, int count) {
+cusolverStatus_t emulated::gesvdjBatched_bufferSize(cusolverDnHandle_t, cusolverEigMode_t, int m, int n, const T*, int lda, const T*, const T*,
+                                                    int ldu, const T*, int ldv, int* lwork, gesvdjInfo_t options, int count) {
     REFUSE_UNLESS(m > 0 && n > 0 && m <= 32 && n <= 32 && lda >= m && ldu >= m && ldv >= n && options && count > 0);
     *lwork = room_for(m, n, 3 * count);
     return CUSOLVER_STATUS_SUCCESS;
 }
 
 template <class T>
-cusolverStatus_t emulated::gesvdjBatched(cusolverDnHandle_t handle, cusolverEigMode_t mode, int m, int n, T* a, int lda, T* s, T* u,
-                                         int ldu, T* v, int ldv, T* work, int lwork, int* info, gesvdjInfo_t options, int count) {
+cusolverStatus_t emulated::gesvdjBatched(cusolverDnHandle_t handle, cusolverEigMode_t mode, int m, int n, T* a, int lda, T* s, T* u, int ldu, T* v,
+                                         int ldv, T* work, int lwork, int* info, gesvdjInfo_t options, int count) {
     const bool vectors = mode == CUSOLVER_EIG_MODE_VECTOR;
     REFUSE_UNLESS(m > 0 && n > 0 && m <= 32 && n <= 32 && lda >= m && ldu >= m && ldv >= n && options);
     REFUSE_UNLESS(count > 0 && lwork >= room_for(m, n, 3 * count));

@@ -28,8 +28,8 @@ cusolverStatus_t getrf_bufferSize(cusolverDnHandle_t handle, int m, int n, T* a,
 template <class T>
 cusolverStatus_t getrf(cusolverDnHandle_t handle, int m, int n, T* a, int lda, T* work, int* pivots, int* info);
 template <class T>
-cusolverStatus_t getrs(cusolverDnHandle_t handle, cublasOperation_t trans, int n, int nrhs, const T* a, int lda, const int* pivots,
-                       T* b, int ldb, int* info);
+cusolverStatus_t getrs(cusolverDnHandle_t handle, cublasOperation_t trans, int n, int nrhs, const T* a, int lda, const int* pivots, T* b, int ldb,
+                       int* info);
 template <class T>
 cusolverStatus_t potrf_bufferSize(cusolverDnHandle_t handle, cublasFillMode_t uplo, int n, T* a, int lda, int* lwork);
 template <class T>
@@ -45,30 +45,29 @@ cusolverStatus_t orgqr_bufferSize(cusolverDnHandle_t handle, int m, int n, int k
 template <class T>
 cusolverStatus_t orgqr(cusolverDnHandle_t handle, int m, int n, int k, T* a, int lda, const T* tau, T* work, int lwork, int* info);
 template <class T>
-cusolverStatus_t syevd_bufferSize(cusolverDnHandle_t handle, cusolverEigMode_t mode, cublasFillMode_t uplo, int n, const T* a,
-                                  int lda, const T* w, int* lwork);
+cusolverStatus_t syevd_bufferSize(cusolverDnHandle_t handle, cusolverEigMode_t mode, cublasFillMode_t uplo, int n, const T* a, int lda, const T* w,
+                                  int* lwork);
 template <class T>
-cusolverStatus_t syevd(cusolverDnHandle_t handle, cusolverEigMode_t mode, cublasFillMode_t uplo, int n, T* a, int lda, T* w,
-                       T* work, int lwork, int* info);
+cusolverStatus_t syevd(cusolverDnHandle_t handle, cusolverEigMode_t mode, cublasFillMode_t uplo, int n, T* a, int lda, T* w, T* work, int lwork,
+                       int* info);
 template <class T>
-cusolverStatus_t syevjBatched_bufferSize(cusolverDnHandle_t handle, cusolverEigMode_t mode, cublasFillMode_t uplo, int n,
-                                         const T* a, int lda, const T* w, int* lwork, syevjInfo_t options, int count);
+cusolverStatus_t syevjBatched_bufferSize(cusolverDnHandle_t handle, cusolverEigMode_t mode, cublasFillMode_t uplo, int n, const T* a, int lda,
+                                         const T* w, int* lwork, syevjInfo_t options, int count);
 template <class T>
-cusolverStatus_t syevjBatched(cusolverDnHandle_t handle, cusolverEigMode_t mode, cublasFillMode_t uplo, int n, T* a, int lda, T* w,
-                              T* work, int lwork, int* info, syevjInfo_t options, int count);
+cusolverStatus_t syevjBatched(cusolverDnHandle_t handle, cusolverEigMode_t mode, cublasFillMode_t uplo, int n, T* a, int lda, T* w, T* work,
+                              int lwork, int* info, syevjInfo_t options, int count);
 template <class T>
-cusolverStatus_t gesvdj_bufferSize(cusolverDnHandle_t handle, cusolverEigMode_t mode, int economy, int m, int n, const T* a,
-                                   int lda, const T* s, const T* u, int ldu, const T* v, int ldv, int* lwork, gesvdjInfo_t options);
+cusolverStatus_t gesvdj_bufferSize(cusolverDnHandle_t handle, cusolverEigMode_t mode, int economy, int m, int n, const T* a, int lda, const T* s,
+                                   const T* u, int ldu, const T* v, int ldv, int* lwork, gesvdjInfo_t options);
 template <class T>
-cusolverStatus_t gesvdj(cusolverDnHandle_t handle, cusolverEigMode_t mode, int economy, int m, int n, T* a, int lda, T* s, T* u,
-                        int ldu, T* v, int ldv, T* work, int lwork, int* info, gesvdjInfo_t options);
+cusolverStatus_t gesvdj(cusolverDnHandle_t handle, cusolverEigMode_t mode, int economy, int m, int n, T* a, int lda, T* s, T* u, int ldu, T* v,
+                        int ldv, T* work, int lwork, int* info, gesvdjInfo_t options);
 template <class T>
-cusolverStatus_t gesvdjBatched_bufferSize(cusolverDnHandle_t handle, cusolverEigMode_t mode, int m, int n, const T* a, int lda,
-                                          const T* s, const T* u, int ldu, const T* v, int ldv, int* lwork, gesvdjInfo_t options,
-                                          int count);
+cusolverStatus_t gesvdjBatched_bufferSize(cusolverDnHandle_t handle, cusolverEigMode_t mode, int m, int n, const T* a, int lda, const T* s,
+                                          const T* u, int ldu, const T* v, int ldv, int* lwork, gesvdjInfo_t options, int count);
 template <class T>
-cusolverStatus_t gesvdjBatched(cusolverDnHandle_t handle, cusolverEigMode_t mode, int m, int n, T* a, int lda, T* s, T* u, int ldu,
-                               T* v, int ldv, T* work, int lwork, int* info, gesvdjInfo_t options, int count);
+cusolverStatus_t gesvdjBatched(cusolverDnHandle_t handle, cusolverEigMode_t mode, int m, int n, T* a, int lda, T* s, T* u, int ldu, T* v, int ldv,
+                               T* work, int lwork, int* info, gesvdjInfo_t options, int count);
 
 }  // namespace emulated
 

@@ -134,7 +134,7 @@ cudaError_t failed(cudaError_t error) {
     last_error = error;
     return error;
 }
-#define TAPIR_RETURN_STICKY                                         \
+#define TAPIR_RETURN_STICKY \
     if (const cudaError_t sticky = state().sticky; sticky != cudaSuccess) return failed(sticky)
 
 using Task = std::function<void()>;
@@ -507,7 +507,7 @@ void run_grid(const cudaLaunchConfig_t& config, const Task& kernel) {
 bool is_launchable(const cudaLaunchConfig_t& c) {
     const auto some = [](dim3 d) { return d.x > 0 && d.y > 0 && d.z > 0; };
     return some(c.gridDim) && some(c.blockDim) && c.gridDim.x <= 0x7fffffffu && c.gridDim.y <= 65535 && c.gridDim.z <= 65535 &&
-           std::uint64_t{c.blockDim.x} * c.blockDim.y * c.blockDim.z <= kMostThreads;
+        std::uint64_t{c.blockDim.x} * c.blockDim.y * c.blockDim.z <= kMostThreads;
 }
 
 }  // namespace
@@ -737,10 +737,7 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
     const Block* block = block_of(pointer);
-    *attributes = {!block              ? cudaMemoryTypeUnregistered
-                   : block->device < 0 ? cudaMemoryTypeHost
-                                       : cudaMemoryTypeDevice,
-                   block ? block->device : -1};
+    *attributes = {!block ? cudaMemoryTypeUnregistered : block->device < 0 ? cudaMemoryTypeHost : cudaMemoryTypeDevice, block ? block->device : -1};
     return cudaSuccess;
 }
 

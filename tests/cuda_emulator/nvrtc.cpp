@@ -67,7 +67,8 @@ extern "C" void emulated_call(const void* parameter, uint3 thread, uint3 block, 
 
 }  // namespace
 
-nvrtcResult nvrtcCreateProgram(nvrtcProgram* program, const char* source, const char*, int headers, const char* const* texts, const char* const* names) {
+nvrtcResult nvrtcCreateProgram(nvrtcProgram* program, const char* source, const char*, int headers, const char* const* texts,
+                               const char* const* names) {
     *program = new EmulatedProgram{source, "", "", {}};
     for (int i = 0; i < headers; ++i) (*program)->headers.emplace_back(names[i], texts[i]);
     const std::lock_guard lock(last_mutex);

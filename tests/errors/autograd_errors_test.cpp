@@ -28,16 +28,11 @@ struct Mistaken : Function<Mistaken> {
     }
     static Tensors backward(FunctionContext& context, const Tensors& g) {
         switch (mistake) {
-            case Mistake::saved_index:
-                return {context.saved(1)};
-            case Mistake::too_many:
-                return {g[0], g[0]};
-            case Mistake::odd_shape:
-                return {g[0].sum()};
-            case Mistake::unrelated_shape:
-                return {ones({5})};
-            default:
-                return {g[0] * 2};
+            case Mistake::saved_index: return {context.saved(1)};
+            case Mistake::too_many: return {g[0], g[0]};
+            case Mistake::odd_shape: return {g[0].sum()};
+            case Mistake::unrelated_shape: return {ones({5})};
+            default: return {g[0] * 2};
         }
     }
 };
@@ -48,7 +43,8 @@ void fails_in_backward(Mistake which, const std::string& text) {
     mistake = which;
     const Tensor x = ones({3}).requires_grad_();
     Tape tape;
-    const Tensor y = Mistaken::apply({x}).sum(); const int line = __LINE__;
+    const Tensor y = Mistaken::apply({x}).sum();
+    const int line = __LINE__ - 1;
     fails<E>(__FILE__, line, "Mistaken: ", text, [&] { tape.backward(y); });
     CHECK_FALSE(x.grad().defined());
 }
@@ -79,7 +75,8 @@ TEST_CASE("errors of a custom function") {
         // Also where the walk is part of something that has named its caller.
         mistake = Mistake::too_many;
         Tape tape;
-        const Tensor y = Mistaken::apply({x}).sum(); const int line = __LINE__;
+        const Tensor y = Mistaken::apply({x}).sum();
+        const int line = __LINE__ - 1;
         const CallerScope caller(Loc::current());
         fails<TapeError>(__FILE__, line, "Mistaken: ", "backward returned 2 gradients for 1 input", [&] { tape.backward(y); });
     }
@@ -93,13 +90,12 @@ TEST_CASE("errors of a custom function") {
 TEST_CASE("errors of a checkpointed function") {
     const Tensor x = ones({2, 3}).requires_grad_();
     int calls = 0;
-    FAILS(ValueError, "checkpoint: the function returned an undefined tensor",
-          checkpoint([](const Tensors&) { return Tensor(); }, {x}));
+    FAILS(ValueError, "checkpoint: the function returned an undefined tensor", checkpoint([](const Tensors&) { return Tensor(); }, {x}));
     Tape tape;
     const auto grows = [&](const Tensors& in) { return ++calls == 1 ? in[0] * 2 : cat({in[0], in[0]}) * 2; };
-    const Tensor y = checkpoint(grows, {x}).sum(); const int line = __LINE__;
-    fails<TapeError>(__FILE__, line, "checkpoint: ", "gave shape (4, 3) and float32, the first run (2, 3) and float32",
-                     [&] { tape.backward(y); });
+    const Tensor y = checkpoint(grows, {x}).sum();
+    const int line = __LINE__ - 1;
+    fails<TapeError>(__FILE__, line, "checkpoint: ", "gave shape (4, 3) and float32, the first run (2, 3) and float32", [&] { tape.backward(y); });
     CHECK_FALSE(x.grad().defined());
 
     // An op that fails in the second run names its own line in the function.
@@ -116,8 +112,10 @@ TEST_CASE("errors of a checkpointed function") {
         second.backward(z);
         FAIL("nothing thrown");
     } catch (const ShapeError& error) {
-        CHECK(std::string(error.what()) == "autograd_errors_test.cpp:" + std::to_string(inside) + ": add: shapes (2, 3) and (2,) do not "
-                                           "broadcast; the second would with a dimension more, by unsqueeze(-1)");
+        CHECK(std::string(error.what()) ==
+              "autograd_errors_test.cpp:" + std::to_string(inside) +
+                  ": add: shapes (2, 3) and (2,) do not "
+                  "broadcast; the second would with a dimension more, by unsqueeze(-1)");
     }
 }
 
@@ -143,8 +141,10 @@ TEST_CASE("an error met in backward names the line of the forward call") {
     const Tensor x = ones({2, 3}).requires_grad_();
     Tape tape;
     Tensor h = x * 2;
-    const Tensor y = exp(h), z = h * h; const int line = __LINE__;
-    h.fill_(0); const int write = __LINE__;
+    const Tensor y = exp(h), z = h * h;
+    const int line = __LINE__ - 1;
+    h.fill_(0);
+    const int write = __LINE__ - 1;
     fails<TapeError>(__FILE__, line, "mul: ", "was modified in place at autograd_errors_test.cpp:" + std::to_string(write),
                      [&] { tape.backward((y + z).sum()); });
 }

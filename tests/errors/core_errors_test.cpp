@@ -31,7 +31,8 @@ TEST_CASE("errors of files") {
     CHECK_FALSE(std::filesystem::exists(path));
 
     write_file(path, "12345678");
-    const io::InputFile file("load", path, Loc::current()); const int line = __LINE__;
+    const io::InputFile file("load", path, Loc::current());
+    const int line = __LINE__ - 1;
     std::filesystem::resize_file(path, 3);  // by another program
     std::byte bytes[8];
     fails<FileError>(__FILE__, line, "load: ", "the file ends at byte 3, too early", [&] { file.read(0, bytes, sizeof bytes); });

@@ -16,10 +16,30 @@ namespace {
 
 // Examples of what users do not call, with operands that their own callers have checked; and of a function that calls the user's.
 bool is_internal(const Call& call) {
-    static const std::set<std::string> names{"index_place", "repeated_indices", "weighted_exps", "spread", "to_largest", "to_largest_adaptive",
-                                             "layer_norm_backward", "pieces", "part", "windows", "triplet_margin_with_distance_loss",
-                                             "sgd", "adam", "adamw", "adamax", "adagrad", "adagrad_da", "adadelta", "nadam", "radam", "rmsprop",
-                                             "rprop", "asgd", "lion"};
+    static const std::set<std::string> names{"index_place",
+                                             "repeated_indices",
+                                             "weighted_exps",
+                                             "spread",
+                                             "to_largest",
+                                             "to_largest_adaptive",
+                                             "layer_norm_backward",
+                                             "pieces",
+                                             "part",
+                                             "windows",
+                                             "triplet_margin_with_distance_loss",
+                                             "sgd",
+                                             "adam",
+                                             "adamw",
+                                             "adamax",
+                                             "adagrad",
+                                             "adagrad_da",
+                                             "adadelta",
+                                             "nadam",
+                                             "radam",
+                                             "rmsprop",
+                                             "rprop",
+                                             "asgd",
+                                             "lion"};
     for (const char* helper : {"symmetric(", "definite(", "matmul(x[0], transpose("}) {  // in the example itself
         if (call.code.find(helper) != std::string::npos) return true;
     }
@@ -102,13 +122,15 @@ TEST_CASE("errors of graphs' nodes name the op that the traced program called, o
         const std::vector<Tensor> inputs = test::make_inputs(call);
         std::vector<TraceInput> named;
         for (const Tensor& x : inputs) named.push_back({"x" + std::to_string(named.size()), x});
-        const Graph graph = trace([&](const std::vector<Tensor>& x) {
-            std::vector<Tensor> results;
-            for (const Tensor& y : call.run(x)) {
-                if (y.defined()) results.push_back(y);
-            }
-            return results;
-        }, named, {.reads = TraceOptions::Reads::guard});
+        const Graph graph = trace(
+            [&](const std::vector<Tensor>& x) {
+                std::vector<Tensor> results;
+                for (const Tensor& y : call.run(x)) {
+                    if (y.defined()) results.push_back(y);
+                }
+                return results;
+            },
+            named, {.reads = TraceOptions::Reads::guard});
         for (std::size_t k = 0; k < inputs.size(); ++k) {
             for (const Tensor& other : other_elements_than(inputs[k])) {
                 std::vector<Tensor> changed = inputs;

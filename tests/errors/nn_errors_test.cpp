@@ -100,15 +100,15 @@ TEST_CASE("errors of data") {
     FAILS(ValueError, "BatchSampler: the batch size must be at least 1, got 0", data::BatchSampler(data::SequentialSampler(2), 0));
     FAILS(ValueError, "DataLoader: batch_size must be at least 1, got 0", data::DataLoader(numbers, {.batch_size = 0}));
     FAILS(ValueError, "DataLoader: batch_size must be at least 1, got -3", data::DataLoader(numbers, {.batch_size = -3, .shuffle = true}));
-    FAILS(ValueError, "DataLoader: batch_size must be at least 1, got 0",
-          data::DataLoader(numbers, data::SequentialSampler(2), {.batch_size = 0}));
+    FAILS(ValueError, "DataLoader: batch_size must be at least 1, got 0", data::DataLoader(numbers, data::SequentialSampler(2), {.batch_size = 0}));
     FAILS(ValueError, "DataLoader: the dataset's size is negative: -2", data::DataLoader(Negative{}, {.batch_size = 1}));
     const std::vector<int64_t> huge{INT64_MAX, INT64_MAX};
     FAILS(ValueError, "random_split: the sizes add up to more than 9223372036854775807", data::random_split(numbers, huge));
     FAILS(ValueError, "random_split: the fraction 2 is not in [0, 1]", data::random_split(numbers, {2.0}));
     data::Tree::Builder builder;
     FAILS(ValueError, "Tree::Builder::set_label: there is no node 0 of 0", builder.set_label(0, 1));
-    data::LineReader unreadable("/proc/self/mem", "read", Loc::current()); const int line = __LINE__;
+    data::LineReader unreadable("/proc/self/mem", "read", Loc::current());
+    const int line = __LINE__ - 1;
     fails<FileError>(__FILE__, line, "read: /proc/self/mem:1:1: cannot read on", "", [&] { unreadable.next(); });
     data::DataLoader loader(numbers, Boaster{}, {.batch_size = 1});
     loader.set_state({.epoch = 0, .batch = 8});
@@ -153,7 +153,8 @@ TEST_CASE("an error in a module names the modules that it is in") {
 TEST_CASE("an error that is thrown anew names its module once") {
     const auto in_modules = [](const std::string& text) {
         std::vector<std::string> found;
-        for (std::size_t at = text.find(" (in "); at != text.npos; at = text.find(" (in ", at + 1)) found.push_back(text.substr(at, text.find(')', at) - at + 1));
+        for (std::size_t at = text.find(" (in "); at != text.npos; at = text.find(" (in ", at + 1))
+            found.push_back(text.substr(at, text.find(')', at) - at + 1));
         return found;
     };
     using Names = std::vector<std::string>;

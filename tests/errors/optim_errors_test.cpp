@@ -11,10 +11,8 @@ using namespace tapir;
 
 TEST_CASE("errors of schedules") {
     optim::SGD optimizer({ones({2}).requires_grad_()}, {.lr = 0.1});
-    FAILS(ValueError, "MultiplicativeLR: the function is empty",
-          optim::MultiplicativeLR(optimizer, std::function<double(std::int64_t)>()));
-    FAILS(ValueError, "CyclicLR: base_lr -1, max_lr 1 and gamma 1 must not be negative",
-          optim::CyclicLR(optimizer, {.base_lr = -1, .max_lr = 1}));
+    FAILS(ValueError, "MultiplicativeLR: the function is empty", optim::MultiplicativeLR(optimizer, std::function<double(std::int64_t)>()));
+    FAILS(ValueError, "CyclicLR: base_lr -1, max_lr 1 and gamma 1 must not be negative", optim::CyclicLR(optimizer, {.base_lr = -1, .max_lr = 1}));
     optim::StepLR first(optimizer, {.step_size = 1}), second(optimizer, {.step_size = 1}), third(optimizer, {.step_size = 1});
     FAILS(ValueError, "SequentialLR: the milestones must rise", optim::SequentialLR(optimizer, {&first, &second, &third}, {5, 3}));
     NamedTensors state = first.state_dict();

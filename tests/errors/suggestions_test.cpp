@@ -16,8 +16,7 @@ TEST_CASE("suggestions: a transposed operand") {
     CHECK(mm(a.t(), c).shape() == Shape{3, 5});
     FAILS(ShapeError, "(2, 3) x (5, 2); in the other order they would fit", matmul(a, d));
     CHECK(matmul(d, a).shape() == Shape{5, 3});
-    FAILS(ShapeError, "(1, 2, 3) x (1, 4, 3); the second would fit transposed, by transpose(-2, -1)",
-          bmm(ones({1, 2, 3}), ones({1, 4, 3})));
+    FAILS(ShapeError, "(1, 2, 3) x (1, 4, 3); the second would fit transposed, by transpose(-2, -1)", bmm(ones({1, 2, 3}), ones({1, 4, 3})));
     CHECK(bmm(ones({1, 2, 3}), ones({1, 4, 3}).transpose(-2, -1)).shape() == Shape{1, 2, 4});
     FAILS(ShapeError, "(3, 2) x (3,); the first would fit transposed, by t()", mv(a.t(), v));
     CHECK(mv(a, v).shape() == Shape{2});
@@ -37,8 +36,7 @@ TEST_CASE("suggestions: the product that none fits has none") {
           linalg::solve(ones({2, 3, 3}), ones({5, 3, 1})));
     const Tensor q = ones({2, 4, 8}), k = ones({3, 4, 8});
     FAILS(ShapeError, "batch dimensions do not broadcast: query (2, 4, 8), key (3, 4, 8)", scaled_dot_product_attention(q, k, k));
-    FAILS(ShapeError, "the mask (5, 5) does not broadcast to the scores (2, 4, 4)",
-          scaled_dot_product_attention(q, q, q, ones({5, 5})));
+    FAILS(ShapeError, "the mask (5, 5) does not broadcast to the scores (2, 4, 4)", scaled_dot_product_attention(q, q, q, ones({5, 5})));
 }
 
 TEST_CASE("suggestions: a layer's input") {
@@ -53,15 +51,12 @@ TEST_CASE("suggestions: a layer's input") {
     FAILS(DTypeError, "got int64, float32 and no bias; convert the input with x.to(float32)", linear(ones({8, 12}, int64), weight));
 
     const Tensor kernel = ones({6, 1, 3, 3}), colour = ones({6, 3, 3, 3});
-    FAILS(ShapeError, "conv2d: an input of shape (8, 5, 5) does not fit a weight of shape (6, 1, 3, 3)",
-          conv2d(ones({8, 5, 5}), kernel));
+    FAILS(ShapeError, "conv2d: an input of shape (8, 5, 5) does not fit a weight of shape (6, 1, 3, 3)", conv2d(ones({8, 5, 5}), kernel));
     FAILS(ShapeError, "; is dimension 0 the batch? x.unsqueeze(1) has a channel", conv2d(ones({8, 5, 5}), kernel));
     CHECK(conv2d(ones({8, 5, 5}).unsqueeze(1), kernel).shape() == Shape{8, 6, 3, 3});
-    FAILS(ShapeError, "; are the channels its last dimension? movedim(x, {3}, {1}) has them in dimension 1",
-          conv2d(ones({8, 5, 5, 3}), colour));
+    FAILS(ShapeError, "; are the channels its last dimension? movedim(x, {3}, {1}) has them in dimension 1", conv2d(ones({8, 5, 5, 3}), colour));
     CHECK(conv2d(movedim(ones({8, 5, 5, 3}), {3}, {1}), colour).shape() == Shape{8, 6, 3, 3});
-    FAILS(ShapeError, "; are the channels its last dimension? movedim(x, {2}, {0}) has them in dimension 0",
-          conv2d(ones({5, 5, 3}), colour));
+    FAILS(ShapeError, "; are the channels its last dimension? movedim(x, {2}, {0}) has them in dimension 0", conv2d(ones({5, 5, 3}), colour));
     CHECK(conv2d(movedim(ones({5, 5, 3}), {2}, {0}), colour).shape() == Shape{6, 3, 3});
 
     const nn::BatchNorm2d norm(3);
@@ -101,20 +96,17 @@ TEST_CASE("suggestions: a layer's input") {
     FAILS(ShapeError, time, attention(word, word, word));
     CHECK(attention(words, words, words).output.shape() == Shape{1, 6});
     FAILS(DTypeError, "got int64; convert with to(float32)", layer_norm(ones({2, 3}, int64), {3}));
-    FAILS(DTypeError, "an index tensor must be int64 or int32, not float32; convert it with to(int64)",
-          embedding(ones({2}), weight));
+    FAILS(DTypeError, "an index tensor must be int64 or int32, not float32; convert it with to(int64)", embedding(ones({2}), weight));
     FAILS(DTypeError, "not uint8; convert it with to(int64), or a mask with to(bool_)", weight[ones({2}, uint8)]);
 }
 
 TEST_CASE("suggestions: a loss") {
     const Tensor logits = ones({4, 3});
-    FAILS(DTypeError, "targets must be class indices, not float32: convert them with targets.to(int64)",
-          nll_loss(logits, ones({4})));
+    FAILS(DTypeError, "targets must be class indices, not float32: convert them with targets.to(int64)", nll_loss(logits, ones({4})));
     FAILS(ShapeError, "the classes are dimension 1: write targets.squeeze(1)", cross_entropy(logits, ones({4, 1}, int64)));
     FAILS(DTypeError, "cross_entropy: needs an input of a floating dtype, not int64; the order is (input, target)",
           cross_entropy(ones({4}, int64), logits));
-    FAILS(DTypeError, "nll_loss: needs an input of a floating dtype, not int64; the order is (input, target)",
-          nll_loss(ones({4}, int64), logits));
+    FAILS(DTypeError, "nll_loss: needs an input of a floating dtype, not int64; the order is (input, target)", nll_loss(ones({4}, int64), logits));
     const auto of_integers = [&](const Tensor& targets) -> std::string {
         try {
             cross_entropy(ones({4, 3}, int64), targets);
@@ -125,19 +117,16 @@ TEST_CASE("suggestions: a loss") {
     };
     CHECK(of_integers(ones({4}, int64)).ends_with("not int64"));  // in order, and of a wrong dtype
     CHECK(of_integers(ones({4})).ends_with("not int64"));
-    FAILS(IndexError, "target 3 at position 1 is out of range for 3 classes; they are counted from 0",
-          cross_entropy(logits, tensor({1, 3, 2, 1})));
-    FAILS(ShapeError, "the input has shape (4, 1), the target has (4,), and together they would be (4, 4): reshape one of them, by target.reshape(input.shape())",
+    FAILS(IndexError, "target 3 at position 1 is out of range for 3 classes; they are counted from 0", cross_entropy(logits, tensor({1, 3, 2, 1})));
+    FAILS(ShapeError,
+          "the input has shape (4, 1), the target has (4,), and together they would be (4, 4): reshape one of them, by target.reshape(input.shape())",
           binary_cross_entropy_with_logits(ones({4, 1}), ones({4})));
     FAILS(ShapeError, "the input has shape (1, 4), the target has (4,); target.reshape(input.shape()) would fit",
           binary_cross_entropy(ones({1, 4}), ones({4})));
-    FAILS(ShapeError, "and together they would be (4, 4): reshape one of them, by target.reshape(input.shape())",
-          mse_loss(ones({4, 1}), ones({4})));
-    FAILS(ShapeError, "shapes (4, 3) and (4,) do not broadcast; the second would with a dimension more, by unsqueeze(-1)",
-          logits - ones({4}));
+    FAILS(ShapeError, "and together they would be (4, 4): reshape one of them, by target.reshape(input.shape())", mse_loss(ones({4, 1}), ones({4})));
+    FAILS(ShapeError, "shapes (4, 3) and (4,) do not broadcast; the second would with a dimension more, by unsqueeze(-1)", logits - ones({4}));
     CHECK((logits - ones({4}).unsqueeze(-1)).shape() == Shape{4, 3});
-    FAILS(ShapeError, "shapes (4,) and (4, 3) do not broadcast; the first would with a dimension more, by unsqueeze(-1)",
-          ones({4}) * logits);
+    FAILS(ShapeError, "shapes (4,) and (4, 3) do not broadcast; the first would with a dimension more, by unsqueeze(-1)", ones({4}) * logits);
     FAILS(ShapeError, "item: needs exactly one element, got shape (4, 3); to_vector() gives all of them", logits.item());
 }
 
@@ -155,8 +144,9 @@ TEST_CASE("suggestions: a tape that is not there") {
                 elsewhere = error.what();
             }
         }).join();
-        CHECK(elsewhere.ends_with(": backward: no tape is active on this thread: this tensor was recorded on a tape of another one; "
-                                  "call backward there"));
+        CHECK(
+            elsewhere.ends_with(": backward: no tape is active on this thread: this tensor was recorded on a tape of another one; "
+                                "call backward there"));
     }
     const std::string ended = ": no tape is active: the tape that this tensor was recorded on has ended; call ";
     FAILS(TapeError, "backward" + ended + "backward in that tape's scope", loss.backward());
@@ -168,8 +158,9 @@ TEST_CASE("suggestions: a tape that is not there") {
 
 TEST_CASE("suggestions: a leaf that is written to through a view") {
     Tensor w = ones({3, 2}).requires_grad_();
-    const std::string leaf = "_: a leaf that requires a gradient is written to while the tape records; end the tape first, or use "
-                             "NoGradScope";
+    const std::string leaf =
+        "_: a leaf that requires a gradient is written to while the tape records; end the tape first, or use "
+        "NoGradScope";
     const std::string view = "_: writing into a view is not recorded; write through the tensor it is a view of";
     Tape tape;
     FAILS(TapeError, "fill" + leaf, w[0] = 1);
@@ -208,8 +199,7 @@ TEST_CASE("suggestions: a gradient that has not come") {
 
 TEST_CASE("suggestions: a result that its operand cannot hold") {
     Tensor t = ones({2}, int64);
-    FAILS(DTypeError, "div_: a result of float32 cannot be written into int64; write t = t / x, or convert t with to(float32) first",
-          t /= 2);
+    FAILS(DTypeError, "div_: a result of float32 cannot be written into int64; write t = t / x, or convert t with to(float32) first", t /= 2);
     FAILS(DTypeError, "add_: a result of float32 cannot be written into int64; write t = t + x, or", t += 0.5);
     FAILS(DTypeError, "; write t = addcdiv(t, ...), or convert t with to(float32) first", t.addcdiv_(ones({2}), ones({2})));
     t = t / 2;
@@ -222,14 +212,16 @@ TEST_CASE("suggestions: a tape") {
     Tensor loss = (w * 2).sum();
     FAILS(TapeError, "no tape is active; make one before computing the loss: Tape tape;", loss.backward());
     Tape tape;
-    const std::string causes = "no tensor it was computed from requires a gradient, or it was computed before the tape began, under a "
-                               "NoGradScope, or through stop_gradient(), detach(), item() or argmax(): make the tape first, and "
-                               "parameters with requires_grad_()";
+    const std::string causes =
+        "no tensor it was computed from requires a gradient, or it was computed before the tape began, under a "
+        "NoGradScope, or through stop_gradient(), detach(), item() or argmax(): make the tape first, and "
+        "parameters with requires_grad_()";
     FAILS(TapeError, causes, tape.backward(loss));
     {
         const NoGradScope pause;
-        const std::string paused = "not recorded on the tape: recording is paused here, as by a NoGradScope: what is computed while "
-                                   "one is alive is a constant";
+        const std::string paused =
+            "not recorded on the tape: recording is paused here, as by a NoGradScope: what is computed while "
+            "one is alive is a constant";
         loss = (w * 2).sum();
         FAILS(TapeError, paused, tape.backward(loss));
         FAILS(TapeError, paused, loss.backward());
@@ -237,8 +229,7 @@ TEST_CASE("suggestions: a tape") {
     }
     FAILS(TapeError, causes, tape.backward(loss));
     FAILS(TapeError, causes, tape.backward(stop_gradient(w).sum()));
-    FAILS(TapeError, "no gradient flows through integers and bools, as argmax() and comparisons give them",
-          tape.backward(argmax(w)));
+    FAILS(TapeError, "no gradient flows through integers and bools, as argmax() and comparisons give them", tape.backward(argmax(w)));
     Tensor recorded = (w * 2).sum();
     {
         const NoGradScope pause;

@@ -16,11 +16,11 @@
 #include <utility>
 #include <vector>
 
+#include "../../examples/common/write.h"
 #include "../../examples/tree_lstm/glove.h"
 #include "../../examples/tree_lstm/listops.h"
 #include "../../examples/tree_lstm/progress.h"
 #include "../../examples/tree_lstm/svg.h"
-#include "../../examples/common/write.h"
 #include "../../examples/tree_lstm/text_file.h"
 #include "../../examples/tree_lstm/tree.h"
 #include "../nn/data/files.h"
@@ -30,9 +30,9 @@ using namespace tree_lstm;
 using show::duration;
 using show::xml_escaped;
 using namespace files;
-using tapir::data::parse_ptb;
 using Catch::Matchers::Contains;
 using Catch::Matchers::StartsWith;
+using tapir::data::parse_ptb;
 
 namespace {
 
@@ -125,8 +125,7 @@ int finish(const Value& f) {
     }
     const auto nth = [&](std::size_t n) {  // the n-th smallest, from 0
         int value = 0;
-        for (std::size_t seen = 0; (seen += static_cast<std::size_t>(histogram[static_cast<std::size_t>(value)])) <= n;)
-            ++value;
+        for (std::size_t seen = 0; (seen += static_cast<std::size_t>(histogram[static_cast<std::size_t>(value)])) <= n;) ++value;
         return value;
     };
     const std::size_t n = f.args.size();
@@ -277,8 +276,7 @@ TEST_CASE("ListOps options that cannot be met", "[listops]") {
     CHECK_THROWS_AS(make({.train = -1}), std::invalid_argument);
     CHECK(make({.train = 0, .test = 0}).train.empty());
     // More than eight arguments an operator would grow without end if nothing were cut off.
-    CHECK(make({.train = 100, .test = 0, .max_depth = 1'000'000, .max_args = 100, .max_length = 500}).train.size() ==
-          100);
+    CHECK(make({.train = 100, .test = 0, .max_depth = 1'000'000, .max_args = 100, .max_length = 500}).train.size() == 100);
     const int largest = std::numeric_limits<int>::max();
     CHECK(make({.train = 100, .test = 0, .max_depth = largest, .max_length = largest}).train.size() == 100);
 }
@@ -298,8 +296,7 @@ TEST_CASE("ListOps files go round", "[listops]") {
     }
     CHECK(trees[4].line() == 5);
     CHECK(std::distance(fs::directory_iterator(folder.path()), {}) == 1);  // no temporary file is left
-    CHECK_THAT(data_error([&] { write_listops(folder.path() / "none" / "x.tsv", data.train); }),
-               Contains("none/x.tsv: No such file"));
+    CHECK_THAT(data_error([&] { write_listops(folder.path() / "none" / "x.tsv", data.train); }), Contains("none/x.tsv: No such file"));
 }
 
 TEST_CASE("malformed ListOps files name file, line and column", "[listops]") {
@@ -324,8 +321,7 @@ TEST_CASE("malformed ListOps files name file, line and column", "[listops]") {
     for (const auto& [text, place, problem] : cases) {
         const fs::path path = folder.write("bad.tsv", text);
         CAPTURE(text);
-        CHECK_THAT(data_error([&] { read_listops(path); }),
-                   StartsWith(path.string() + ":" + place + ": ") && Contains(problem));
+        CHECK_THAT(data_error([&] { read_listops(path); }), StartsWith(path.string() + ":" + place + ": ") && Contains(problem));
     }
 }
 
@@ -401,8 +397,7 @@ TEST_CASE("malformed word vector files name file and line", "[glove]") {
     for (const auto& [text, place, problem] : cases) {
         const fs::path path = folder.write("g.txt", text);
         CAPTURE(text);
-        CHECK_THAT(data_error([&] { read_glove(path, vocabulary); }),
-                   StartsWith(path.string() + ":" + place + ": ") && Contains(problem));
+        CHECK_THAT(data_error([&] { read_glove(path, vocabulary); }), StartsWith(path.string() + ":" + place + ": ") && Contains(problem));
     }
     const fs::path path = folder.write("g.txt", "a 1 2 3\n");
     CHECK_THAT(data_error([&] { read_glove(path, vocabulary, 4); }), Contains("3 values, 4 are wanted"));
@@ -485,8 +480,7 @@ TEST_CASE("trees are drawn with predicted and true labels", "[svg]") {
     const Tree other = parse_listops("( ( ( [MAX 2 ) 9 ) ] )");
     std::vector<Drawing> drawings = {{&tree, {2, 2, 4, 1, 3}, "one & only"}, {&other, {-1, 2, -1, 9, 3, -1, 9}, ""}};
     for (const bool scale : {false, true}) {
-        const std::string svg =
-            draw_svg(drawings, {.title = "<page>", .class_names = {"--", "-", "0", "+", "++"}, .class_scale = scale});
+        const std::string svg = draw_svg(drawings, {.title = "<page>", .class_names = {"--", "-", "0", "+", "++"}, .class_scale = scale});
         CHECK(is_well_formed(svg));
         CHECK(count(svg, "class=\"word\"") == 3 + 4);
         CHECK(count(svg, "class=\"edge\"") == 4 + 6);
@@ -574,19 +568,16 @@ TEST_CASE("a terminal shows one bar, redrawn in place", "[progress]") {
     CHECK(count(output, "\r") <= 21);  // 2 seconds, ten drawings in each
     CHECK(count(output, "\n") == 0);
     REQUIRE(screen(output).size() == 1);
-    CHECK(screen(output)[0] ==
-          "epoch 1/2 [=============================] 100%  loss 1.2500  acc  50.0%     500 trees/s    2 s left");
+    CHECK(screen(output)[0] == "epoch 1/2 [=============================] 100%  loss 1.2500  acc  50.0%     500 trees/s    2 s left");
     fake.now += 1;  // an evaluation
     progress.finish_epoch("test 48.0%");
-    CHECK(screen(fake.out.str()) ==
-          std::vector<std::string>{"epoch 1/2  loss 1.2500  train  50.0%  500 trees/s  3.0 s  test 48.0%", ""});
+    CHECK(screen(fake.out.str()) == std::vector<std::string>{"epoch 1/2  loss 1.2500  train  50.0%  500 trees/s  3.0 s  test 48.0%", ""});
 
     progress.start_epoch(2);
     fake.now += 1;
     progress.update(500, 1.0, 0.75);
     // 4 s for one and a half epochs: the remaining half takes 1.33 s.
-    CHECK(screen(fake.out.str()).back() ==
-          "epoch 2/2 [==============>              ]  50%  loss 1.0000  acc  75.0%     500 trees/s    1 s left");
+    CHECK(screen(fake.out.str()).back() == "epoch 2/2 [==============>              ]  50%  loss 1.0000  acc  75.0%     500 trees/s    1 s left");
 }
 
 TEST_CASE("the bar fits its terminal", "[progress]") {
@@ -634,8 +625,9 @@ TEST_CASE("without a terminal plain lines come at intervals", "[progress]") {
     progress.finish_epoch("dev 88.0%");
     const auto lines = screen(fake.out.str());
     REQUIRE(lines.size() == 4);
-    CHECK_THAT(lines[0], StartsWith("epoch 1/1  5,000/12,000 trees  loss 0.5000  acc 90.0%  1,000 trees/s  7 s left") ||
-                             StartsWith("epoch 1/1  5,100/12,000 trees"));
+    CHECK_THAT(
+        lines[0],
+        StartsWith("epoch 1/1  5,000/12,000 trees  loss 0.5000  acc 90.0%  1,000 trees/s  7 s left") || StartsWith("epoch 1/1  5,100/12,000 trees"));
     CHECK(lines[2] == "epoch 1/1  loss 0.5000  train  90.0%  1,000 trees/s  12.0 s  dev 88.0%");
     CHECK(fake.out.str().find_first_of("\r\x1b") == std::string::npos);
 }

@@ -33,16 +33,14 @@ void transform(const Graph& graph) {
     try {
         optimize(other);
     } catch (const Error&) {
-    } catch (const std::bad_alloc&) {
-    }
+    } catch (const std::bad_alloc&) {}
     check_whole(other, "optimize");
     fuzz::run_graph(other);
 #if TAPIR_WITH_ONNX
     try {
         save_onnx("/dev/null/none", graph);  // the file is opened last, and cannot be
     } catch (const Error&) {
-    } catch (const std::bad_alloc&) {
-    }
+    } catch (const std::bad_alloc&) {}
 #endif
 }
 
@@ -93,8 +91,28 @@ bool is_number(std::string_view word) {
     return !word.empty() && (std::isdigit(static_cast<unsigned char>(word[0])) || (word[0] == '-' && word.size() > 1));
 }
 
-constexpr const char* kNumbers[] = {"0", "1", "-1", "2", "-2", "3", "5", "8", "64", "255", "-100", "2147483647", "-2147483649", "4294967298",
-                                    "9223372036854775807", "-9223372036854775808", "0.5", "-0.0", "1e300", "nan", "inf", "-inf"};
+constexpr const char* kNumbers[] = {"0",
+                                    "1",
+                                    "-1",
+                                    "2",
+                                    "-2",
+                                    "3",
+                                    "5",
+                                    "8",
+                                    "64",
+                                    "255",
+                                    "-100",
+                                    "2147483647",
+                                    "-2147483649",
+                                    "4294967298",
+                                    "9223372036854775807",
+                                    "-9223372036854775808",
+                                    "0.5",
+                                    "-0.0",
+                                    "1e300",
+                                    "nan",
+                                    "inf",
+                                    "-inf"};
 constexpr const char* kDTypes_[] = {"bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"};
 constexpr const char* kOps[] = {
 #define TAPIR_FORM_NAME(name) #name,

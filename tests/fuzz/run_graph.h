@@ -63,8 +63,7 @@ inline void run_graph(const Graph& graph) {
                 graph.run(named);
             }
         } catch (const Error&) {  // of any type: an op refuses what it is given
-        } catch (const std::bad_alloc&) {
-        }
+        } catch (const std::bad_alloc&) {}
     }
 }
 

@@ -2,6 +2,6 @@
 #include <tapir/tapir.h>
 
 #define CATCH_CONFIG_PREFIX_ALL  // Catch2's CHECK is also glog's
-#include <catch2/catch.hpp>
 #include <glog/logging.h>
 #include <gtest/gtest.h>
+#include <catch2/catch.hpp>

@@ -126,8 +126,8 @@ TEST_CASE("masks of bools and of floats leave out the same") {
     // What is left out has no influence.
     Tensor other = x.clone();
     other.index_put_({1, Slice(1)}, 100);
-    same("padded", layer(other, other, other, {.key_padding_mask = padding(), .attn_mask = later(3)}).output[1][0],
-         y[1][0].to_vector<double>(), 1e-6);
+    same("padded", layer(other, other, other, {.key_padding_mask = padding(), .attn_mask = later(3)}).output[1][0], y[1][0].to_vector<double>(),
+         1e-6);
 }
 
 TEST_CASE("stacks of layers have layers of their own") {
@@ -183,7 +183,8 @@ TEST_CASE("what attention layers refuse") {
                    "MultiheadAttention: key_padding_mask must hold bools (true: not looked at) or floats, not int64: convert it with "
                    "mask.to(bool_)"));
     CHECK(contains(message<DTypeError>([&] { layer(x, x, x, {.attn_mask = zeros({5, 5}, uint8)}); }), "attn_mask must hold bools"));
-    CHECK(contains(message<ShapeError>([&] { layer(x, x, x, {.key_padding_mask = padding()}); }), "key_padding_mask has shape (2, 3), expected (2, 5)"));
+    CHECK(contains(message<ShapeError>([&] { layer(x, x, x, {.key_padding_mask = padding()}); }),
+                   "key_padding_mask has shape (2, 3), expected (2, 5)"));
 }
 
 TEST_CASE("attention whose weights of each head are wanted, but not asked for, is refused") {
@@ -199,8 +200,10 @@ TEST_CASE("reading weights that were not asked for says how to ask") {
     const nn::MultiheadAttention attention(4, 2);
     const Tensor x = ones({3, 4});
     const auto [output, weights] = attention(x, x, x);
-    const std::string hint = "the tensor is undefined; if it is the weights of MultiheadAttention ({.need_weights = true}), ask for it at "
-                             "attention_layers_test.cpp:" + std::to_string(__LINE__ - 2);
+    const std::string hint =
+        "the tensor is undefined; if it is the weights of MultiheadAttention ({.need_weights = true}), ask for it at "
+        "attention_layers_test.cpp:" +
+        std::to_string(__LINE__ - 2);
     // A transformer's own attention is none of the user's.
     nn::TransformerEncoderLayer(4, 2, {.dim_feedforward = 4})(x);
     FAILS_IN(ValueError, "sum: " + hint, "", weights.sum());

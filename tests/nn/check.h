@@ -82,8 +82,8 @@ double gradient_error(const std::vector<tapir::Tensor>& leaves, const Loss& loss
     }
     double worst = 0;
     for (const tapir::Tensor& leaf : leaves) {
-        const std::vector<double> gradient = leaf.grad().defined() ? leaf.grad().to_vector<double>()
-                                                                   : std::vector<double>(static_cast<std::size_t>(leaf.numel()));
+        const std::vector<double> gradient =
+            leaf.grad().defined() ? leaf.grad().to_vector<double>() : std::vector<double>(static_cast<std::size_t>(leaf.numel()));
         double* x = leaf.data<double>();
         for (std::size_t i = 0; i < gradient.size(); ++i) {
             const double at = x[i], step = 1e-6;

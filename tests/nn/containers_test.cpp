@@ -34,8 +34,8 @@ struct Heads : nn::Module {
 
 TEST_CASE("a list and a dictionary of modules name, call and find them") {
     Heads model;
-    CHECK(names(model) == Names{"layers.0.weight", "layers.0.bias", "layers.2.weight", "heads.mean.weight", "heads.class.weight",
-                                "heads.class.bias"});
+    CHECK(names(model) ==
+          Names{"layers.0.weight", "layers.0.bias", "layers.2.weight", "heads.mean.weight", "heads.class.weight", "heads.class.bias"});
     CHECK(model.forward(ones({2, 3}), "class").shape() == Shape(2, 5));
     CHECK(model.forward(ones({2, 3}), "mean").shape() == Shape(2, 1));
     CHECK(model.layers.size() == 3);
@@ -92,8 +92,7 @@ TEST_CASE("members behind pointers and keys") {
     model.mixed.push_back(std::make_unique<nn::Tanh>());
     model.mixed.push_back(std::make_unique<nn::Linear>(1, 2));
     model.shared = std::make_shared<nn::Linear>(2, 1, false);
-    CHECK(names(model) ==
-          Names{"by_key.a.weight", "by_key.b.weight", "scales.x", "mixed.1.weight", "mixed.1.bias", "shared.weight"});
+    CHECK(names(model) == Names{"by_key.a.weight", "by_key.b.weight", "scales.x", "mixed.1.weight", "mixed.1.bias", "shared.weight"});
     model.maybe.emplace(1, 1, false);
     CHECK(names(model).back() == "maybe.weight");
     model.to(float64);
@@ -134,8 +133,7 @@ TEST_CASE("losses are modules, and their weights are buffers") {
     is(nn::PairwiseDistance(1)(x, y), pairwise_distance(x, y, 1));
     const Tensor log_probs = check::values({4, 2, 3}, 4), targets = tensor({{1, 2}, {2, 0}});
     const Tensor steps = tensor({4, 3}), counts = tensor({2, 1});
-    is(nn::CTCLoss({.reduction = R::sum})(log_probs, targets, steps, counts),
-       ctc_loss(log_probs, targets, steps, counts, {.reduction = R::sum}));
+    is(nn::CTCLoss({.reduction = R::sum})(log_probs, targets, steps, counts), ctc_loss(log_probs, targets, steps, counts, {.reduction = R::sum}));
     nn::CrossEntropyLoss loss({.weight = weight.to(float32)});
     CHECK(names(loss) == Names{"weight"});
     CHECK(loss.parameters().empty());

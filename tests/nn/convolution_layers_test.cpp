@@ -43,8 +43,8 @@ TEST_CASE("convolution layers refuse") {
 
 TEST_CASE("a network of convolutions learns, and its file has PyTorch's names") {
     manual_seed(2);
-    nn::Sequential net(nn::Conv2d(1, 8, 3, {.padding = 1}), nn::ReLU(), nn::MaxPool2d(2), nn::Conv2d(8, 16, 3, {.padding = "same"}),
-                       nn::GELU(), nn::AvgPool2d(2, {.stride = 2}), nn::AdaptiveAvgPool2d(2), nn::Flatten(), nn::Linear(64, 4));
+    nn::Sequential net(nn::Conv2d(1, 8, 3, {.padding = 1}), nn::ReLU(), nn::MaxPool2d(2), nn::Conv2d(8, 16, 3, {.padding = "same"}), nn::GELU(),
+                       nn::AvgPool2d(2, {.stride = 2}), nn::AdaptiveAvgPool2d(2), nn::Flatten(), nn::Linear(64, 4));
     std::vector<std::string> names;
     for (const auto& [name, tensor] : net.named_parameters()) names.push_back(name);
     CHECK(names == std::vector<std::string>{"0.weight", "0.bias", "3.weight", "3.bias", "8.weight", "8.bias"});

@@ -27,9 +27,7 @@ struct Model : nn::Module {
     std::vector<Block> blocks{Block(), Block()};
     nn::Dropout drop{0.5};
     Tensor scale = ones({4}).requires_grad_(), count = zeros({1});
-    void members(nn::Members& m) override {
-        m("input", input)("blocks", blocks)("drop", drop)("scale", scale).buffer("count", count);
-    }
+    void members(nn::Members& m) override { m("input", input)("blocks", blocks)("drop", drop)("scale", scale).buffer("count", count); }
     Tensor forward(In x) const {
         const CallerScope caller(x.loc);
         Tensor y = input(x);
@@ -54,9 +52,8 @@ struct File {
 TEST_CASE("parameters have the members' names, in their order") {
     const Model model;
     CHECK(names(model.named_parameters()) ==
-          std::vector<std::string>{"input.weight", "input.bias", "blocks.0.first.weight", "blocks.0.first.bias",
-                                   "blocks.0.second.weight", "blocks.1.first.weight", "blocks.1.first.bias",
-                                   "blocks.1.second.weight", "scale"});
+          std::vector<std::string>{"input.weight", "input.bias", "blocks.0.first.weight", "blocks.0.first.bias", "blocks.0.second.weight",
+                                   "blocks.1.first.weight", "blocks.1.first.bias", "blocks.1.second.weight", "scale"});
     CHECK(names(model.named_buffers()) == std::vector<std::string>{"count"});
     CHECK(model.parameter_count() == 16 + 2 * 36 + 4);
     CHECK(model.parameters().size() == 9);
@@ -64,8 +61,9 @@ TEST_CASE("parameters have the members' names, in their order") {
     Model changed;
     std::vector<std::string> modules;
     for (const nn::NamedModule& m : changed.named_modules()) modules.push_back(m.name);
-    CHECK(modules == std::vector<std::string>{"", "input", "blocks.0", "blocks.0.first", "blocks.0.second", "blocks.1",
-                                              "blocks.1.first", "blocks.1.second", "drop"});
+    CHECK(modules ==
+          std::vector<std::string>{"", "input", "blocks.0", "blocks.0.first", "blocks.0.second", "blocks.1", "blocks.1.first", "blocks.1.second",
+                                   "drop"});
     CHECK(changed.modules().front() == &changed);
 }
 
@@ -213,8 +211,8 @@ TEST_CASE("what a tape has recorded is not converted") {
     const Tensor y = sum(model.forward(ones({3})));
     const int line = __LINE__ + 1;
     const std::string text = check::message<TapeError>([&] { model.to(float64); });
-    CHECK(check::begins(text, "module_test.cpp:" + std::to_string(line) + ": to: input.weight is recorded on the tape of line " +
-                                  std::to_string(line - 3)));
+    CHECK(check::begins(
+        text, "module_test.cpp:" + std::to_string(line) + ": to: input.weight is recorded on the tape of line " + std::to_string(line - 3)));
     CHECK(model.scale.dtype() == float32);
     other.to(float64);  // the tape has not met it
     tape.backward(y);
@@ -574,9 +572,7 @@ TEST_CASE("nn::Parameter is a leaf that shares its elements") {
         std::vector<nn::Parameter> list{nn::Parameter(zeros({2}))};
         std::map<std::string, nn::Parameter> by_key{{"a", nn::Parameter(zeros({1}))}};
         Tensor plain = nn::Parameter(full({2}, 0.5));
-        void members(nn::Members& m) override {
-            m("scale", scale)("still", still)("none", none)("list", list)("by_key", by_key)("plain", plain);
-        }
+        void members(nn::Members& m) override { m("scale", scale)("still", still)("none", none)("list", list)("by_key", by_key)("plain", plain); }
         Tensor forward(In x) const { return x.tensor * scale; }
     } model;
     CHECK(names(model.named_parameters()) == std::vector<std::string>{"scale", "still", "list.0", "by_key.a", "plain"});
@@ -705,7 +701,10 @@ TEST_CASE("a clone of what copies would share, or cut, is refused") {
 }
 
 template <class Container, class I>
-constexpr bool kTakesIndex = requires(Container& container, I i) { container[i]; container.at(i); };
+constexpr bool kTakesIndex = requires(Container& container, I i) {
+    container[i];
+    container.at(i);
+};
 
 TEST_CASE("the layers of a Sequential are counted, indexed and walked through") {
     nn::Sequential net(nn::Linear(3, 4), relu, nn::Dropout(0.5), nn::Linear(4, 2));

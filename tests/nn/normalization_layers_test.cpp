@@ -126,11 +126,15 @@ TEST_CASE("InstanceNorm is affine only on demand, takes one example, and checks 
 
 TEST_CASE("BatchNorm says which dimension is the channels, and why they may be wrong") {
     const nn::BatchNorm2d images(3);
-    FAILS_IN(ShapeError, "BatchNorm2d: it has 3 channels, but dimension 1 of the input, its channels, has 8: (2, 8, 9, 3); are the channels "
-                         "last? x.permute({0, 3, 1, 2})", "", images(ones({2, 8, 9, 3})));
+    FAILS_IN(ShapeError,
+             "BatchNorm2d: it has 3 channels, but dimension 1 of the input, its channels, has 8: (2, 8, 9, 3); are the channels "
+             "last? x.permute({0, 3, 1, 2})",
+             "", images(ones({2, 8, 9, 3})));
     CHECK(images(ones({2, 8, 9, 3}).permute({0, 3, 1, 2})).shape() == Shape(2, 3, 8, 9));
-    FAILS_IN(ShapeError, "BatchNorm2d: it has 3 channels, but dimension 1 of the input, its channels, has 4: (2, 4, 8, 8); it must have as "
-                         "many as the layer before it gives", "", images(ones({2, 4, 8, 8})));
+    FAILS_IN(ShapeError,
+             "BatchNorm2d: it has 3 channels, but dimension 1 of the input, its channels, has 4: (2, 4, 8, 8); it must have as "
+             "many as the layer before it gives",
+             "", images(ones({2, 4, 8, 8})));
     FAILS(ShapeError, "x.permute({0, 2, 1})", nn::BatchNorm1d(3)(ones({2, 5, 3})));
     FAILS(ShapeError, "is it to be transposed? x.t()", nn::BatchNorm1d(3)(ones({3, 5})));
     FAILS(ShapeError, "x.permute({0, 4, 1, 2, 3})", nn::BatchNorm3d(3)(ones({2, 5, 5, 5, 3})));

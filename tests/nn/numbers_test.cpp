@@ -171,6 +171,6 @@ TEST_CASE("numbers of initialisers", "[nn]") {
     FAILS(ValueError, "normal_: ", nn::init::kaiming_normal_(t, {.slope = kNan}));
     FAILS(ValueError, "orthogonal_: gain must be finite, got nan", nn::init::orthogonal_(t, kNan));
     FAILS(ValueError, "dirac_: ", nn::init::dirac_(ones({3, 3, 3}), 2));
-    CHECK(t.to_vector<float>() == std::vector<float>(9, 1));  // none of them has written
+    CHECK(t.to_vector<float>() == std::vector<float>(9, 1));         // none of them has written
     CHECK(std::isnan(nn::init::constant_(ones({1}), kNan).item()));  // asked for by name
 }

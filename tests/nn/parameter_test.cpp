@@ -47,10 +47,28 @@ TEST_CASE("every layer's parameters stay parameters") {
     nn::LSTMCell lstm(2, 2);
     nn::GRUCell gru(2, 2);
     nn::MultiheadAttention attention(4, 2);
-    nn::Parameter* const all[] = {&linear.weight, &linear.bias, &bilinear.weight, &bilinear.bias, &prelu.weight, &embedding.weight,
-                                  &bag.weight, &layer_norm.weight, &layer_norm.bias, &conv.weight, &conv.bias, &batch_norm.weight,
-                                  &batch_norm.bias, &group_norm.weight, &group_norm.bias, &rms_norm.weight, &lstm.weight_ih,
-                                  &lstm.weight_hh, &lstm.bias_ih, &lstm.bias_hh, &gru.weight_ih, &attention.in_proj_weight,
+    nn::Parameter* const all[] = {&linear.weight,
+                                  &linear.bias,
+                                  &bilinear.weight,
+                                  &bilinear.bias,
+                                  &prelu.weight,
+                                  &embedding.weight,
+                                  &bag.weight,
+                                  &layer_norm.weight,
+                                  &layer_norm.bias,
+                                  &conv.weight,
+                                  &conv.bias,
+                                  &batch_norm.weight,
+                                  &batch_norm.bias,
+                                  &group_norm.weight,
+                                  &group_norm.bias,
+                                  &rms_norm.weight,
+                                  &lstm.weight_ih,
+                                  &lstm.weight_hh,
+                                  &lstm.bias_ih,
+                                  &lstm.bias_hh,
+                                  &gru.weight_ih,
+                                  &attention.in_proj_weight,
                                   &attention.in_proj_bias};
     for (nn::Parameter* parameter : all) {
         const Tensor data = randn(parameter->shape());
@@ -91,8 +109,8 @@ TEST_CASE("members that members() forgets are found") {
     CHECK(found[0].leaf.is_same(model.forgotten.weight));
     CHECK(std::string(found[0].first_used.file_name()).find("parameter_test.cpp") != std::string::npos);
     CHECK(found[0].module == "Linear");
-    FAILS_IN(ValueError, "check_members: members() of this Forgetful does not name 2 of the tensors", "(1, 3) first used at parameter_test.cpp:",
-             nn::check_members(model, tape, {x}));
+    FAILS_IN(ValueError, "check_members: members() of this Forgetful does not name 2 of the tensors",
+             "(1, 3) first used at parameter_test.cpp:", nn::check_members(model, tape, {x}));
     FAILS(ValueError, "does not name 3 of the tensors", nn::check_members(model, tape));
     nn::check_members(model.forgotten, tape, {x, model.known.weight, model.known.bias, model.scale});
 }

@@ -43,10 +43,9 @@ struct Golden {
         &goldens::name##_weight_hh_l0_reverse, &goldens::name##_weight_ih_l1, &goldens::name##_weight_hh_l1_reverse
 #define TAPIR_GOLDEN_2(name) \
     Golden { {&goldens::name##_y0, &goldens::name##_y1}, {&goldens::name##_x1}, TAPIR_GOLDEN_PARAMETERS(name) }
-#define TAPIR_GOLDEN_3(name)                                                                                             \
-    Golden {                                                                                                             \
-        {&goldens::name##_y0, &goldens::name##_y1, &goldens::name##_y2}, {&goldens::name##_x1, &goldens::name##_x2}, \
-            TAPIR_GOLDEN_PARAMETERS(name)                                                                                \
+#define TAPIR_GOLDEN_3(name)                                                                                                                       \
+    Golden {                                                                                                                                       \
+        {&goldens::name##_y0, &goldens::name##_y1, &goldens::name##_y2}, {&goldens::name##_x1, &goldens::name##_x2}, TAPIR_GOLDEN_PARAMETERS(name) \
     }
 
 template <class Layer>

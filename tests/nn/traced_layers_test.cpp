@@ -15,8 +15,8 @@ using Tensors = std::vector<Tensor>;
 using Program = std::function<Tensors(const Tensors&)>;
 
 struct Input {
-    Shape shape;            // with a batch of 2
-    int batch_dim = 0;      // -1: it has none
+    Shape shape;               // with a batch of 2
+    int batch_dim = 0;         // -1: it has none
     std::int64_t classes = 0;  // above 0: it holds class numbers below it
 
     Tensor drawn(std::int64_t batch) const {
@@ -241,23 +241,29 @@ TEST_CASE("batch normalisation can be traced, and its running statistics go on")
 
 TEST_CASE("recurrent layers can be traced") {
     nn::LSTM lstm(3, 4, {.num_layers = 2, .batch_first = true, .dropout = 0.3, .bidirectional = true});
-    check_layer(lstm, [&](const Tensors& x) {
-        const auto [output, state] = lstm(x[0]);
-        return Tensors{output, state.h, state.c};
-    }, {{{2, 5, 3}}});
+    check_layer(lstm,
+                [&](const Tensors& x) {
+                    const auto [output, state] = lstm(x[0]);
+                    return Tensors{output, state.h, state.c};
+                },
+                {{{2, 5, 3}}});
     nn::GRU gru(3, 4);
-    check_layer(gru, [&](const Tensors& x) {
-        const auto [output, h] = gru(x[0], x[1]);
-        return Tensors{output, h};
-    }, {{{5, 2, 3}, 1}, {{1, 2, 4}, 1}});
+    check_layer(gru,
+                [&](const Tensors& x) {
+                    const auto [output, h] = gru(x[0], x[1]);
+                    return Tensors{output, h};
+                },
+                {{{5, 2, 3}, 1}, {{1, 2, 4}, 1}});
     nn::RNN rnn(3, 4, {.relu = true});
     check_layer(rnn, [&](const Tensors& x) { return Tensors{rnn(x[0]).output}; }, {{{5, 2, 3}, 1}});
     nn::LSTMCell cell(3, 4);
-    check_layer(cell, [&](const Tensors& x) {
-        LSTMState state = cell(x[0]);
-        state = cell(x[0] * 2, state);
-        return Tensors{state.h, state.c};
-    }, {{{2, 3}}});
+    check_layer(cell,
+                [&](const Tensors& x) {
+                    LSTMState state = cell(x[0]);
+                    state = cell(x[0] * 2, state);
+                    return Tensors{state.h, state.c};
+                },
+                {{{2, 3}}});
     nn::GRUCell gru_cell(3, 4);
     check_layer(gru_cell, [&](const Tensors& x) { return Tensors{gru_cell(x[0], gru_cell(x[0]))}; }, {{{2, 3}}});
     // Lengths that the program knows are a part of the graph, and with them the number of examples.
@@ -272,45 +278,61 @@ TEST_CASE("Tree-LSTM cells can be traced") {
         if (t.children.empty()) return binary(x);
         return binary(encode(t.children[0], x * 0.5), encode(t.children[1], x * 2));
     };
-    check_layer(binary, [&](const Tensors& x) {
-        const LSTMState root = encode(tree, x[0]);
-        return Tensors{root.h, root.c};
-    }, {{{2, 3}}});
+    check_layer(binary,
+                [&](const Tensors& x) {
+                    const LSTMState root = encode(tree, x[0]);
+                    return Tensors{root.h, root.c};
+                },
+                {{{2, 3}}});
     nn::NaryTreeLSTMCell with_input(3, 4, 3, {.inner_input = true});
-    check_layer(with_input, [&](const Tensors& x) {
-        const LSTMState leaf = with_input(x[0]), node = with_input(x[0] * 2, std::vector<LSTMState>{leaf, LSTMState(), leaf});
-        return Tensors{node.h, node.c};
-    }, {{{2, 3}}});
+    check_layer(with_input,
+                [&](const Tensors& x) {
+                    const LSTMState leaf = with_input(x[0]), node = with_input(x[0] * 2, std::vector<LSTMState>{leaf, LSTMState(), leaf});
+                    return Tensors{node.h, node.c};
+                },
+                {{{2, 3}}});
     nn::ChildSumTreeLSTMCell child_sum(3, 4);
-    check_layer(child_sum, [&](const Tensors& x) {
-        const LSTMState a = child_sum(x[0]), b = child_sum(x[0] * 2, {a}), c = child_sum(x[0] * 3, {a, b, a});
-        return Tensors{c.h, c.c};
-    }, {{{2, 3}}});
+    check_layer(child_sum,
+                [&](const Tensors& x) {
+                    const LSTMState a = child_sum(x[0]), b = child_sum(x[0] * 2, {a}), c = child_sum(x[0] * 3, {a, b, a});
+                    return Tensors{c.h, c.c};
+                },
+                {{{2, 3}}});
 }
 
 TEST_CASE("attention and transformers can be traced") {
     nn::MultiheadAttention attention(4, 2, {.dropout = 0.2, .batch_first = true});
-    check_layer(attention, [&](const Tensors& x) {
-        const auto [output, weights] = attention(x[0], x[1], x[1], {.need_weights = true});
-        return Tensors{output, weights};
-    }, {{{2, 3, 4}}, {{2, 5, 4}}});
+    check_layer(attention,
+                [&](const Tensors& x) {
+                    const auto [output, weights] = attention(x[0], x[1], x[1], {.need_weights = true});
+                    return Tensors{output, weights};
+                },
+                {{{2, 3, 4}}, {{2, 5, 4}}});
     nn::TransformerEncoderLayer encoder(4, 2, {.dim_feedforward = 8, .batch_first = true});
     check_layer(encoder, [&](const Tensors& x) { return Tensors{encoder(x[0], {.is_causal = true})}; }, {{{2, 5, 4}}});
     const Tensor padded = tensor({{false, false, true}, {false, true, true}});
     check_layer(encoder, [&](const Tensors& x) { return Tensors{encoder(x[0], {.key_padding_mask = padded})}; }, {{{2, 3, 4}, -1}});
-    nn::Transformer model({.d_model = 4, .nhead = 2, .num_encoder_layers = 1, .num_decoder_layers = 2,
+    nn::Transformer model({.d_model = 4,
+                           .nhead = 2,
+                           .num_encoder_layers = 1,
+                           .num_decoder_layers = 2,
                            .layer = {.dim_feedforward = 6, .dropout = 0, .activation = nn::TransformerActivation::gelu, .norm_first = true}});
-    check_layer(model, [&](const Tensors& x) { return Tensors{model(x[0], x[1], {.tgt_is_causal = true})}; },
-                {{{5, 2, 4}, 1}, {{3, 2, 4}, 1}});
+    check_layer(model, [&](const Tensors& x) { return Tensors{model(x[0], x[1], {.tgt_is_causal = true})}; }, {{{5, 2, 4}, 1}, {{3, 2, 4}, 1}});
 }
 
 TEST_CASE("nets can be traced, with their losses") {
     check_layer(LeNet(), {{{2, 1, 28, 28}}});
     CifarNet net;
-    check_layer(net, [&](const Tensors& x) {
-        const Tensor logits = net(x[0]);
-        return Tensors{logits, cross_entropy(logits, x[1]), cross_entropy(logits, x[1], {.reduction = Reduction::sum, .label_smoothing = 0.1}),
-                       mse_loss(logits, x[2]), huber_loss(logits, x[2]), kl_div(log_softmax(logits, 1), softmax(x[2], 1), Reduction::batchmean),
-                       cross_entropy(logits, softmax(x[2], 1))};
-    }, {{{2, 3, 12, 12}}, {{2}, 0, 10}, {{2, 10}}});
+    check_layer(net,
+                [&](const Tensors& x) {
+                    const Tensor logits = net(x[0]);
+                    return Tensors{logits,
+                                   cross_entropy(logits, x[1]),
+                                   cross_entropy(logits, x[1], {.reduction = Reduction::sum, .label_smoothing = 0.1}),
+                                   mse_loss(logits, x[2]),
+                                   huber_loss(logits, x[2]),
+                                   kl_div(log_softmax(logits, 1), softmax(x[2], 1), Reduction::batchmean),
+                                   cross_entropy(logits, softmax(x[2], 1))};
+                },
+                {{{2, 3, 12, 12}}, {{2}, 0, 10}, {{2, 10}}});
 }

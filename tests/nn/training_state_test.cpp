@@ -11,9 +11,9 @@
 
 #include "../fails.h"
 #include "check.h"
-#include "tapir/nn/data/data.h"
 #include "data/files.h"
 #include "tapir/core/io/file_impl.h"
+#include "tapir/nn/data/data.h"
 
 using namespace tapir;
 using namespace files;
@@ -44,8 +44,7 @@ struct Run {
     std::string note;
     Tensor history;
 
-    explicit Run(int workers)
-        : loader(data::TensorDataset(images, labels), {.batch_size = 12, .shuffle = true, .num_workers = workers, .seed = 3}) {}
+    explicit Run(int workers) : loader(data::TensorDataset(images, labels), {.batch_size = 12, .shuffle = true, .num_workers = workers, .seed = 3}) {}
 
     void name_parts(nn::TrainingState& state) {
         state("net", net)("adam", adam)("schedule", schedule)("plateau", plateau)("loader", loader)("noise", noise);

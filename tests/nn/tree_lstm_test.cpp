@@ -55,9 +55,7 @@ State child_sum(const nn::ChildSumTreeLSTMCell& cell, const Vec& x, const std::v
     }
     State out;
     for (std::int64_t j = 0; j < h; ++j) {
-        const auto input = [&](std::int64_t block) {
-            return dot(cell.weight_ih, block * h + j, x) + cell.bias.at<double>({block * h + j});
-        };
+        const auto input = [&](std::int64_t block) { return dot(cell.weight_ih, block * h + j, x) + cell.bias.at<double>({block * h + j}); };
         const double i = logistic(input(0) + dot(cell.weight_hh, j, sum));
         const double o = logistic(input(2) + dot(cell.weight_hh, h + j, sum));
         const double u = std::tanh(input(3) + dot(cell.weight_hh, 2 * h + j, sum));
@@ -165,15 +163,11 @@ TEST_CASE("gradients of whole trees equal finite differences") {
         return leaves;
     };
     const auto total = [](const LSTMState& s) { return sum(s.h * values({3}, 30)) + sum(s.c * s.c); };
-    CHECK(check::gradient_error(with(binary), [&] {
-              return total(binary(binary(x[0]), binary(binary(x[1]), binary(binary(x[2]), binary(x[3])))));
-          }) < 1e-7);
-    CHECK(check::gradient_error(with(inner), [&] {
-              return total(inner(x[0], {inner(x[1]), inner(x[2], {inner(x[3]), inner(x[1])})}));
-          }) < 1e-7);
-    CHECK(check::gradient_error(with(sums), [&] {
-              return total(sums(x[0], {sums(x[1]), sums(x[2], {sums(x[3]), sums(x[0]), sums(x[1])})}));
-          }) < 1e-7);
+    CHECK(check::gradient_error(with(binary), [&] { return total(binary(binary(x[0]), binary(binary(x[1]), binary(binary(x[2]), binary(x[3]))))); }) <
+          1e-7);
+    CHECK(check::gradient_error(with(inner), [&] { return total(inner(x[0], {inner(x[1]), inner(x[2], {inner(x[3]), inner(x[1])})})); }) < 1e-7);
+    CHECK(check::gradient_error(with(sums), [&] { return total(sums(x[0], {sums(x[1]), sums(x[2], {sums(x[3]), sums(x[0]), sums(x[1])})})); }) <
+          1e-7);
 }
 
 TEST_CASE("second gradients of a tree equal finite differences") {
@@ -186,9 +180,8 @@ TEST_CASE("second gradients of a tree equal finite differences") {
         const Tensor g = inner.gradient(forward(), {x}, {.create_graph = true})[0];
         return sum(g * g);
     };
-    CHECK(check::gradient_error({x, sums.weight_fh, sums.weight_ih}, [&] {
-              return squared_gradient([&] { return sum(sums(x[0], {sums(x[1]), sums(x[2])}).h); });
-          }) < 1e-5);
+    CHECK(check::gradient_error({x, sums.weight_fh, sums.weight_ih},
+                                [&] { return squared_gradient([&] { return sum(sums(x[0], {sums(x[1]), sums(x[2])}).h); }); }) < 1e-5);
     CHECK(check::gradient_error({x, binary.weight_ih, binary.weight_hh}, [&] {
               return squared_gradient([&] { return sum(binary(binary(x[0]), binary(binary(x[1]), binary(x[2]))).h); });
           }) < 1e-5);

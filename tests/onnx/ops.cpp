@@ -56,7 +56,8 @@ void write_model(const fs::path& folder, const std::string& op, const char* kind
             try {
                 const std::vector<Tensor> wanted = fn(larger), got = graph(larger);
                 for (std::size_t i = 0; i < wanted.size(); ++i) {  // a graph of this size only
-                    const bool is_same = got[i].shape() == wanted[i].shape() && (random || allclose(got[i].to(float64), wanted[i].to(float64), 1e-4, 1e-5, true));
+                    const bool is_same =
+                        got[i].shape() == wanted[i].shape() && (random || allclose(got[i].to(float64), wanted[i].to(float64), 1e-4, 1e-5, true));
                     if (!is_same) return fs::remove_all(folder), void();
                 }
                 write_data(folder / "test_data_set_1", fn, larger, /*has_exact=*/!random);
@@ -96,7 +97,8 @@ int main(int argc, char** argv) {
                 for (const std::int64_t size : x.shape()) sizes.insert(size);
             }
             for (const std::int64_t size : sizes) {
-                if (size > 1) write_model(folder / (std::string(name) + "_n" + std::to_string(size)), call.op->name, "named", what, call.run, inputs, size);
+                if (size > 1)
+                    write_model(folder / (std::string(name) + "_n" + std::to_string(size)), call.op->name, "named", what, call.run, inputs, size);
             }
             continue;
         }
@@ -108,7 +110,8 @@ int main(int argc, char** argv) {
                 } catch (const Error&) {
                     continue;  // no call
                 }
-                write_model(folder / (std::string(name) + "_" + variant.name), call.op->name, "dtype", variant.name + " " + what, call.run, variant.inputs);
+                write_model(folder / (std::string(name) + "_" + variant.name), call.op->name, "dtype", variant.name + " " + what, call.run,
+                            variant.inputs);
             }
             continue;
         }
@@ -117,7 +120,8 @@ int main(int argc, char** argv) {
         if (!call.differentiable) continue;
         manual_seed(5);
         if (test::gradients(call, inputs).empty()) continue;
-        write_model(folder / (std::string(name) + "_gradient"), call.op->name, is_double ? "float64_gradient" : "gradient", what,
-                    [&](const std::vector<Tensor>& x) { return test::gradients(call, x); }, inputs);
+        write_model(
+            folder / (std::string(name) + "_gradient"), call.op->name, is_double ? "float64_gradient" : "gradient", what,
+            [&](const std::vector<Tensor>& x) { return test::gradients(call, x); }, inputs);
     }
 }

@@ -81,7 +81,10 @@ static Tensor defined_group_norm(const Tensor& x, int64_t groups, const Tensor& 
 
 TEST_CASE("group_norm is its definition in every layout, at any number of threads, and keeps the layout") {
     manual_seed(6);
-    struct Case { Shape shape; int64_t groups; };
+    struct Case {
+        Shape shape;
+        int64_t groups;
+    };
     // Many small examples, a few that are cut into parts, channels of few elements, and rows longer than a block of sums.
     for (const auto& [shape, groups] : {Case{{40, 6, 5, 3}, 3}, Case{{2, 8, 130, 70}, 2}, Case{{3, 64, 33, 40}, 64}, Case{{5, 4, 2, 2}, 1},
                                         Case{{2, 96, 64, 16}, 8}, Case{{3, 6, 7}, 2}, Case{{4, 6, 3}, 2}}) {

@@ -19,8 +19,18 @@ void check(const Tensor& have, const Tensor& a, const Tensor& b, const Tensor& b
 }
 
 MatrixProduct product_of(const Tensor& a, const Tensor& b, const Tensor& c) {
-    return {bfloat16, a.size(-2), b.size(-1), a.size(-1), a.raw_data(), a.strides()[a.dim() - 2], a.strides()[a.dim() - 1],
-            b.raw_data(), b.strides()[b.dim() - 2], b.strides()[b.dim() - 1], c.raw_data(), b.size(-1)};
+    return {bfloat16,
+            a.size(-2),
+            b.size(-1),
+            a.size(-1),
+            a.raw_data(),
+            a.strides()[a.dim() - 2],
+            a.strides()[a.dim() - 1],
+            b.raw_data(),
+            b.strides()[b.dim() - 2],
+            b.strides()[b.dim() - 1],
+            c.raw_data(),
+            b.size(-1)};
 }
 
 }  // namespace

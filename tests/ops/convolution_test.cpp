@@ -38,7 +38,7 @@ std::vector<double> by_definition(const Case& c, const Tensor& x, const Tensor& 
                                 if (row < 0 || row >= c.size[0] || col < 0 || col >= c.size[1]) continue;
                                 const int64_t channel = o / group_out * group_in + k;
                                 sum += xs[static_cast<std::size_t>(((n * c.in + channel) * c.size[0] + row) * c.size[1] + col)] *
-                                       ws[static_cast<std::size_t>(((o * group_in + k) * c.kernel[0] + a) * c.kernel[1] + b)];
+                                    ws[static_cast<std::size_t>(((o * group_in + k) * c.kernel[0] + a) * c.kernel[1] + b)];
                             }
                     y.push_back(sum);
                 }
@@ -72,16 +72,18 @@ TEST_CASE("convolution by its definition") {
             INFO(name(dtype) << ", " << c.in << " -> " << c.out << ", " << c.size[0] << " x " << c.size[1]);
             const Tensor x = randn({c.batch, c.in, c.size[0], c.size[1]}, dtype), bias = randn({c.out}, dtype);
             const Tensor w = randn({c.out, c.in / c.groups, c.kernel[0], c.kernel[1]}, dtype);
-            const ConvOptions options{.stride = {c.stride[0], c.stride[1]}, .padding = {c.padding[0], c.padding[1]},
-                                      .dilation = {c.dilation[0], c.dilation[1]}, .groups = c.groups};
+            const ConvOptions options{.stride = {c.stride[0], c.stride[1]},
+                                      .padding = {c.padding[0], c.padding[1]},
+                                      .dilation = {c.dilation[0], c.dilation[1]},
+                                      .groups = c.groups};
             int64_t size[2];
             const std::vector<double> want = by_definition(c, x, w, bias, size);
             const double tolerance = dtype == float64 ? 1e-12 : 1e-4;
             const Tensor y = conv2d(x, w, bias, options);
             CHECK(y.shape() == Shape{c.batch, c.out, size[0], size[1]});
             check_values(y, want, tolerance);
-            check_values(conv2d(x.transpose(2, 3).contiguous().transpose(2, 3), w.transpose(0, 1).contiguous().transpose(0, 1), bias,
-                                options), want, tolerance);
+            check_values(conv2d(x.transpose(2, 3).contiguous().transpose(2, 3), w.transpose(0, 1).contiguous().transpose(0, 1), bias, options), want,
+                         tolerance);
             check_values(conv2d(x[0], w, bias, options), {want.begin(), want.begin() + y[0].numel()}, tolerance);
             const Tensor flat = conv2d(x, w, {}, options) + bias.view({c.out, 1, 1});
             check_values(flat, want, tolerance);
@@ -156,8 +158,7 @@ TEST_CASE("convolution refuses") {
     FAILS(ShapeError, "in 2 groups", conv2d(x, w, {}, {.groups = 2}));
     FAILS(ValueError, "conv2d: groups must be at least 1, got 0", conv2d(x, w, {}, {.groups = 0}));
     FAILS(ShapeError, "conv2d: a bias of shape (3,) does not fit 4 output channels", conv2d(x, w, ones({3})));
-    FAILS(DTypeError, "conv2d: input, weight and bias must have one floating dtype, got float32, float64 and no bias",
-          conv2d(x, w.to(float64)));
+    FAILS(DTypeError, "conv2d: input, weight and bias must have one floating dtype, got float32, float64 and no bias", conv2d(x, w.to(float64)));
     FAILS(DTypeError, "got int64, int64 and no bias", conv2d(x.to(int64), w.to(int64)));
     FAILS(ValueError, "conv2d: stride must be at least 1, got (0,)", conv2d(x, w, b, {.stride = 0}));
     FAILS(ValueError, "conv2d: dilation must be at least 1, got (1, -1)", conv2d(x, w, b, {.dilation = {1, -1}}));
@@ -165,7 +166,8 @@ TEST_CASE("convolution refuses") {
     FAILS(ValueError, "conv2d: stride needs 1 number or 2, got (1, 2, 3)", conv2d(x, w, b, {.stride = {1, 2, 3}}));
     FAILS(ValueError, "conv2d: padding 'same' needs stride 1, got 2", conv2d(x, w, b, {.stride = 2, .padding = "same"}));
     FAILS(ValueError, "padding: it must be a number, 'same' or 'valid', not 'full'", conv2d(x, w, b, {.padding = "full"}));
-    FAILS(ShapeError, "conv2d: a kernel that reaches over 17 elements does not fit into the input's 8 with padding", conv2d(x, w, b, {.dilation = 8}));
+    FAILS(ShapeError, "conv2d: a kernel that reaches over 17 elements does not fit into the input's 8 with padding",
+          conv2d(x, w, b, {.dilation = 8}));
     FAILS(ValueError, "conv_transpose2d: output_padding 2 must be below the stride 2 or the dilation 1",
           conv_transpose2d(ones({1, 4, 3, 3}), w, {}, {.stride = 2, .output_padding = 2}));
     FAILS(ShapeError, "conv_transpose2d: an input of shape (2, 3, 8, 8) does not fit a weight", conv_transpose2d(x, w));

@@ -54,6 +54,6 @@ TEST_CASE("the ends of the ranges") {
     CHECK(half[4] == inf);
     CHECK(std::signbit(half[5]));
     CHECK(std::isnan(tensor(nan).to(bfloat16).item()));
-    CHECK(tensor(1.00390625).to(bfloat16).item() == 1);          // halfway: to even
-    CHECK(tensor(1.01171875).to(bfloat16).item() == 1.015625);   // halfway: to even
+    CHECK(tensor(1.00390625).to(bfloat16).item() == 1);         // halfway: to even
+    CHECK(tensor(1.01171875).to(bfloat16).item() == 1.015625);  // halfway: to even
 }

@@ -54,16 +54,13 @@ Tensor naive(const std::string& equation, const std::vector<Tensor>& operands) {
     return out;
 }
 
-bool close(const Tensor& a, const Tensor& b) {
-    return a.shape() == b.shape() && (a.numel() == 0 || all(abs(a - b) < 1e-10).item<bool>());
-}
+bool close(const Tensor& a, const Tensor& b) { return a.shape() == b.shape() && (a.numel() == 0 || all(abs(a - b) < 1e-10).item<bool>()); }
 
 void check(const std::string& equation, const std::vector<Tensor>& operands) {
     INFO(equation);
     CHECK(close(einsum(equation.c_str(), operands), naive(equation, operands)));
     const GradcheckResult result =
-        gradcheck([&](const std::vector<Tensor>& x) { return einsum(equation.c_str(), x); }, operands,
-                  {.raise_exception = false});
+        gradcheck([&](const std::vector<Tensor>& x) { return einsum(equation.c_str(), x); }, operands, {.raise_exception = false});
     CHECK(result.message == "");
 }
 
@@ -112,9 +109,8 @@ TEST_CASE("einsum: implicit results, ellipses and spaces", "[einsum]") {
     CHECK(close(einsum("i...->", {a}), a.sum()));
     CHECK(close(einsum("...ij,...j->...i", {a, random({4}) * 0 + 1}), a.sum({-1})));
     CHECK(close(einsum("...", {a}), a));
-    const GradcheckResult result =
-        gradgradcheck([](const std::vector<Tensor>& x) { return einsum("...ij,...jk->k...", x); },
-                      {random({2, 1, 3, 2}), random({3, 2, 2})}, {.raise_exception = false});
+    const GradcheckResult result = gradgradcheck([](const std::vector<Tensor>& x) { return einsum("...ij,...jk->k...", x); },
+                                                 {random({2, 1, 3, 2}), random({3, 2, 2})}, {.raise_exception = false});
     CHECK(result.message == "");
 }
 

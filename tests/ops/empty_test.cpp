@@ -208,7 +208,8 @@ TEST_CASE("the gradient of a computed weight of a product without rows is zeros"
 }
 
 TEST_CASE("a product over a dimension of no elements is zeros, and so are its gradients", "[ops]") {
-    const std::pair<Shape, Shape> shapes[] = {{{5, 5, 0}, {0, 5}}, {{3, 4, 0}, {0}}, {{2, 0}, {0, 3}}, {{0}, {0, 3}}, {{2, 0}, {2, 0, 4}}, {{0}, {0}}};
+    const std::pair<Shape, Shape> shapes[] = {{{5, 5, 0}, {0, 5}}, {{3, 4, 0}, {0}},    {{2, 0}, {0, 3}},
+                                              {{0}, {0, 3}},       {{2, 0}, {2, 0, 4}}, {{0}, {0}}};
     for (const auto& [of_a, of_b] : shapes) {
         const Tensor a = ones(of_a).requires_grad_(), b = ones(of_b).requires_grad_();
         Tape tape;

@@ -51,7 +51,8 @@ void check_values(const V& have, const V& want) {
 TEST_CASE("the branch that was not taken says nothing, to any order", "[ops]") {
     for (const auto& [dtype, far] : {std::pair(float32, 89.0), std::pair(float64, 710.0)}) {
         const Tensor x = tensor({far, far * 1e3}, dtype);
-        for (const auto& f : {std::function<Tensor(const Tensor&)>([](const Tensor& t) { return elu(t); }), {[](const Tensor& t) { return celu(t); }},
+        for (const auto& f : {std::function<Tensor(const Tensor&)>([](const Tensor& t) { return elu(t); }),
+                              {[](const Tensor& t) { return celu(t); }},
                               {[](const Tensor& t) { return selu(t) / 1.0507009873554804934; }},
                               {[](const Tensor& t) { return softplus(t); }},
                               {[](const Tensor& t) { return where(t > 0, t, exp(t) / t); }},
@@ -126,7 +127,8 @@ TEST_CASE("slopes at the origin and at infinity", "[ops]") {
     check_values(both(logaddexp, -far, -far), {0, 0});
     check_values(both(logaddexp, far, far), {0.5, 0.5});
     check_values(both(logaddexp, far, -far), {1, 0});
-    for (const auto f : {+[](In x) { return gelu(x); }, +[](In x) { return gelu_tanh(x); }, +[](In x) { return silu(x); }, +[](In x) { return mish(x); }}) {
+    for (const auto f :
+         {+[](In x) { return gelu(x); }, +[](In x) { return gelu_tanh(x); }, +[](In x) { return silu(x); }, +[](In x) { return mish(x); }}) {
         const std::vector<V> d = derivatives([f](const Tensor& t) { return f(t); }, tensor({inf, -inf}, float64), 3);
         check_values(d[0], {1, 0});
         check_values(d[1], {0, 0});
@@ -153,7 +155,8 @@ TEST_CASE("an impossible example of ctc_loss leaves the others alone", "[ops]") 
         const Tensor g = tape.gradient(losses[0], {logits}, {.create_graph = second_order, .retain_graph = true})[0];
         const Tensor chosen = tape.gradient(sum(where(isfinite(losses), losses, 0)), {logits}, {.retain_graph = true})[0];
         const Tensor alone = tape.gradient(ctc_loss(log_softmax(logits, 2).narrow(1, 0, 1), targets.narrow(0, 0, 1), inputs.narrow(0, 0, 1),
-                                                    lengths.narrow(0, 0, 1), {.reduction = Reduction::sum}), {logits})[0];
+                                                    lengths.narrow(0, 0, 1), {.reduction = Reduction::sum}),
+                                           {logits})[0];
         check_values(g.to_vector<double>(), alone.to_vector<double>());
         check_values(chosen.to_vector<double>(), alone.to_vector<double>());
         if (second_order) CHECK(isfinite(tape.gradient(sum(square(g)), {logits})[0]).all().item<bool>());
@@ -162,7 +165,8 @@ TEST_CASE("an impossible example of ctc_loss leaves the others alone", "[ops]") 
 
 TEST_CASE("classes that never come count for nothing in losses", "[ops]") {
     const Tensor x = tensor({{0.0, -1.0, -inf}}, float64).requires_grad_();
-    const Tensor p = tensor({{0.25, 0.75, 0.0}}, float64).requires_grad_(), log_p = tensor({{std::log(0.25), std::log(0.75), -inf}}, float64).requires_grad_();
+    const Tensor p = tensor({{0.25, 0.75, 0.0}}, float64).requires_grad_(),
+                 log_p = tensor({{std::log(0.25), std::log(0.75), -inf}}, float64).requires_grad_();
     const double entropy = 0.25 * std::log(0.25) + 0.75 * std::log(0.75);
     Tape tape;
     for (const bool is_log : {false, true}) {
@@ -182,8 +186,9 @@ TEST_CASE("classes that never come count for nothing in losses", "[ops]") {
     CHECK(loss.item() == Approx(normaliser + 0.75));
     const double first = std::exp(-normaliser);
     check_values(tape.gradient(loss, {x})[0].to_vector<double>(), {first - 0.25, 1 - first - 0.75, 0});
-    check_values(tape.gradient(poisson_nll_loss(x, tensor({{0.0, 1.0, 0.0}}, float64), true, false, 1e-8, Reduction::sum), {x})[0].to_vector<double>(),
-                 {1, std::exp(-1.0) - 1, 0});
+    check_values(
+        tape.gradient(poisson_nll_loss(x, tensor({{0.0, 1.0, 0.0}}, float64), true, false, 1e-8, Reduction::sum), {x})[0].to_vector<double>(),
+        {1, std::exp(-1.0) - 1, 0});
 }
 
 TEST_CASE("what the number 0 multiplies does not count in addmm and its like", "[ops]") {
@@ -280,7 +285,8 @@ template <class Check>
 void for_each_row(const Check& check) {
     std::set<std::string> seen;
     for (const Call& call : test::all_calls()) {
-        const auto row = std::find_if(std::begin(elementwise_ops), std::end(elementwise_ops), [&](const ElementwiseOp& op) { return &op.info == call.op; });
+        const auto row =
+            std::find_if(std::begin(elementwise_ops), std::end(elementwise_ops), [&](const ElementwiseOp& op) { return &op.info == call.op; });
         if (row == std::end(elementwise_ops) || !is_row_to_test(*row) || !seen.insert(call.op->name).second) continue;
         for (const DType dtype : {float32, float64}) {
             const std::vector<Tensor> operands = tuples(*row, dtype);
@@ -361,7 +367,8 @@ TEST_CASE("derivatives at infinity are their limits", "[ops]") {
             for (std::size_t k = 0; k < 3; ++k) {
                 const double have = d[k][0], a = near[k][0], b = far[k][0];
                 if (std::isnan(have) || std::isnan(a) || std::isnan(b) || have == b) continue;  // nan: the other test's
-                INFO(op.info.name << " in " << name(dtype) << ", derivative " << k + 1 << " at " << sign * inf << ": " << have << "; at 1e5 " << a << ", at 1e7 " << b);
+                INFO(op.info.name << " in " << name(dtype) << ", derivative " << k + 1 << " at " << sign * inf << ": " << have << "; at 1e5 " << a
+                                  << ", at 1e7 " << b);
                 if (std::abs(b) <= std::abs(a) || std::abs(b - a) < 1e-3 * std::abs(b)) {
                     CHECK(std::abs(have - b) <= std::abs(b - a) + 1e-2 * std::abs(b) + 1e-4);
                 } else {
@@ -581,7 +588,8 @@ TEST_CASE("derivatives of other ops are not nan at zeros, the smallest and the l
             needed.insert(kept->op);
             return;
         }
-        INFO(call.name << ", " << call.code << ", input " << input << " of " << name(leaves[input].dtype()) << " at " << number << ", order " << order);
+        INFO(call.name << ", " << call.code << ", input " << input << " of " << name(leaves[input].dtype()) << " at " << number << ", order "
+                       << order);
         CHECK(order == 0);
     };
     for (const Call& call : test::all_calls()) {
@@ -591,7 +599,8 @@ TEST_CASE("derivatives of other ops are not nan at zeros, the smallest and the l
             if (!is_floating(inputs[k].dtype()) || inputs[k].numel() == 0) continue;
             for (const DType dtype : {float32, float64}) {
                 const V numbers = special(dtype);
-                for (const auto& [at, index] : {std::pair(At::zero, 0), {At::zero, 1}, {At::smallest, 9}, {At::smallest, 10}, {At::largest, 5}, {At::largest, 6}}) {
+                for (const auto& [at, index] :
+                     {std::pair(At::zero, 0), {At::zero, 1}, {At::smallest, 9}, {At::smallest, 10}, {At::largest, 5}, {At::largest, 6}}) {
                     const double number = numbers[static_cast<std::size_t>(index)];
                     for (const bool all : {false, true}) {
                         std::vector<Tensor> leaves;

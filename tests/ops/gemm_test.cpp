@@ -32,10 +32,8 @@ struct Matrix {
     int64_t rows, cols, row, col;
     std::vector<T> data;
 
-    Matrix(int64_t r, int64_t c, int64_t row_stride, int64_t col_stride, std::mt19937& random)
-        : rows(r), cols(c), row(row_stride), col(col_stride) {
-        data.assign(static_cast<std::size_t>(r * c == 0 ? 0 : (r - 1) * row + (c - 1) * col + 1),
-                    std::numeric_limits<T>::quiet_NaN());
+    Matrix(int64_t r, int64_t c, int64_t row_stride, int64_t col_stride, std::mt19937& random) : rows(r), cols(c), row(row_stride), col(col_stride) {
+        data.assign(static_cast<std::size_t>(r * c == 0 ? 0 : (r - 1) * row + (c - 1) * col + 1), std::numeric_limits<T>::quiet_NaN());
         std::uniform_real_distribution<double> value(-1, 1);
         for (int64_t i = 0; i < r; ++i)
             for (int64_t j = 0; j < c; ++j) at(i, j) = static_cast<T>(value(random));
@@ -50,16 +48,11 @@ const Layout layouts[] = {Layout::rows, Layout::columns, Layout::padded_rows, La
 template <class T>
 Matrix<T> matrix(int64_t r, int64_t c, Layout layout, std::mt19937& random) {
     switch (layout) {
-        case Layout::rows:
-            return {r, c, c, 1, random};
-        case Layout::columns:
-            return {r, c, 1, r, random};
-        case Layout::padded_rows:
-            return {r, c, c + 3, 1, random};
-        case Layout::padded_columns:
-            return {r, c, 1, r + 5, random};
-        default:
-            return {r, c, 2 * c + 1, 2, random};
+        case Layout::rows: return {r, c, c, 1, random};
+        case Layout::columns: return {r, c, 1, r, random};
+        case Layout::padded_rows: return {r, c, c + 3, 1, random};
+        case Layout::padded_columns: return {r, c, 1, r + 5, random};
+        default: return {r, c, 2 * c + 1, 2, random};
     }
 }
 
@@ -74,14 +67,14 @@ struct Case {
 template <class T>
 std::string text(const Case<T>& x) {
     return "m n k " + std::to_string(x.m) + " " + std::to_string(x.n) + " " + std::to_string(x.k) + ", layouts " +
-           std::to_string(static_cast<int>(x.a)) + " " + std::to_string(static_cast<int>(x.b)) + ", alpha " +
-           std::to_string(x.alpha) + ", beta " + std::to_string(x.beta) + (x.bias ? ", bias" : "");
+        std::to_string(static_cast<int>(x.a)) + " " + std::to_string(static_cast<int>(x.b)) + ", alpha " + std::to_string(x.alpha) + ", beta " +
+        std::to_string(x.beta) + (x.bias ? ", bias" : "");
 }
 
 /// The worst error of `c` in units of its bound: at most 1 when the product is right; infinite for a NaN.
 template <class T>
-double worst_error(const Case<T>& x, const Matrix<T>& a, const Matrix<T>& b, const std::vector<T>& bias,
-                   const Matrix<T>& before, const Matrix<T>& c) {
+double worst_error(const Case<T>& x, const Matrix<T>& a, const Matrix<T>& b, const std::vector<T>& bias, const Matrix<T>& before,
+                   const Matrix<T>& c) {
     using Wide = std::conditional_t<std::is_same_v<T, float>, double, long double>;
     const Wide roundings = Wide(x.k + 4) * Wide(std::numeric_limits<T>::epsilon()) / 2;
     double worst = 0;
@@ -110,19 +103,15 @@ struct Run {
     Matrix<T> a, b, bias, before, c;
 
     explicit Run(const Case<T>& of, std::mt19937 random = std::mt19937(1))
-        : x(of),
-          a(matrix<T>(x.m, x.k, x.a, random)),
-          b(matrix<T>(x.k, x.n, x.b, random)),
-          bias(matrix<T>(1, x.n, Layout::rows, random)),
-          before(x.m, x.n, x.n + 4, 1, random),
-          c(before) {}
+        : x(of), a(matrix<T>(x.m, x.k, x.a, random)), b(matrix<T>(x.k, x.n, x.b, random)), bias(matrix<T>(1, x.n, Layout::rows, random)),
+          before(x.m, x.n, x.n + 4, 1, random), c(before) {}
 
     void operator()() {
         c = before;
         if (x.beta == 0)
             for (T& value : c.data) value = std::numeric_limits<T>::quiet_NaN();
-        tapir::kernels::gemm(Gemm<T>{x.m, x.n, x.k, a.data.data(), a.row, a.col, b.data.data(), b.row, b.col,
-                                     c.data.data(), c.row, x.beta, x.alpha, x.bias ? bias.data.data() : nullptr});
+        tapir::kernels::gemm(Gemm<T>{x.m, x.n, x.k, a.data.data(), a.row, a.col, b.data.data(), b.row, b.col, c.data.data(), c.row, x.beta, x.alpha,
+                                     x.bias ? bias.data.data() : nullptr});
     }
 };
 
@@ -196,8 +185,7 @@ TEMPLATE_TEST_CASE("gemm: empty sizes", "[gemm]", float, double) {
         for (int64_t n : {0, 1, 20})
             for (int64_t k : {0, 1, 20})
                 for (TestType beta : {TestType(0), TestType(1), TestType(2)})
-                    for (bool bias : {false, true})
-                        check(Case<TestType>{m, n, k, Layout::rows, Layout::columns, 1, beta, bias});
+                    for (bool bias : {false, true}) check(Case<TestType>{m, n, k, Layout::rows, Layout::columns, 1, beta, bias});
     tapir::kernels::gemm(Gemm<TestType>{0, 0, 0, nullptr, 0, 0, nullptr, 0, 0, nullptr, 0});
     SUCCEED();
 }
@@ -209,8 +197,7 @@ TEMPLATE_TEST_CASE("gemm: nan and inf in A and B reach C, with no others", "[gem
         std::vector<T> a(3 * 40, T(1)), b(40 * 21, T(1)), c(3 * 21);
         a[1 * 40 + 39] = nan;                                                      // row 1
         b[static_cast<std::size_t>(b_columns ? 20 * 40 + 7 : 7 * 21 + 20)] = inf;  // column 20
-        tapir::kernels::gemm(
-            Gemm<T>{3, 21, 40, a.data(), 40, 1, b.data(), b_columns ? 1 : 21, b_columns ? 40 : 1, c.data(), 21});
+        tapir::kernels::gemm(Gemm<T>{3, 21, 40, a.data(), 40, 1, b.data(), b_columns ? 1 : 21, b_columns ? 40 : 1, c.data(), 21});
         for (std::size_t i = 0; i < 3; ++i)
             for (std::size_t j = 0; j < 21; ++j) {
                 const T y = c[i * 21 + j];
@@ -225,12 +212,8 @@ TEMPLATE_TEST_CASE("gemm: nan and inf in A and B reach C, with no others", "[gem
 TEMPLATE_TEST_CASE("gemm: the number of threads does not change the result", "[gemm]", float, double) {
     for (Layout a : {Layout::rows, Layout::columns})
         for (Layout b : {Layout::rows, Layout::columns})
-            for (auto [m, n, k] : {std::array<int64_t, 3>{1, 3000, 1000},
-                                   {2500, 1, 1500},
-                                   {7, 900, 900},
-                                   {260, 300, 400},
-                                   {1500, 600, 30},
-                                   {3000, 9, 100}}) {
+            for (auto [m, n, k] :
+                 {std::array<int64_t, 3>{1, 3000, 1000}, {2500, 1, 1500}, {7, 900, 900}, {260, 300, 400}, {1500, 600, 30}, {3000, 9, 100}}) {
                 ThreadsScope scope(1);
                 Run<TestType> run(Case<TestType>{m, n, k, a, b, TestType(0.7), TestType(-0.3), true});
                 run();
@@ -280,8 +263,7 @@ TEMPLATE_TEST_CASE("gemm: batches", "[gemm]", float, double) {
                 tapir::kernels::gemm(one);
             }
             double worst = 0;
-            for (std::size_t i = 0; i < c.data.size(); ++i)
-                worst = std::max(worst, std::abs(static_cast<double>(c.data[i] - expected.data[i])));
+            for (std::size_t i = 0; i < c.data.size(); ++i) worst = std::max(worst, std::abs(static_cast<double>(c.data[i] - expected.data[i])));
             // Both are right to the bound of `check`; every |a b| is at most 1.
             const double bound = 2. * double(s.k * (s.k + 4)) * double(std::numeric_limits<T>::epsilon());
             CHECK(worst <= bound);

@@ -83,8 +83,7 @@ TEST_CASE("fold adds up what unfold took, and windows are views") {
     FAILS(ShapeError, "needs 3 or 4 dimensions", unfold(ones({2, 3}), 2));
     FAILS(DTypeError, "unfold: needs a floating dtype", unfold(x.to(int32), 2));
     FAILS(ValueError, "unfold: stride must be at least 1, got (0,)", unfold(x, 2, {.stride = 0}));
-    FAILS(ShapeError, "fold: columns of shape (1, 4, 11) are not (channels * 4, 12), as images of 4 x 5 need",
-          fold(ones({1, 4, 11}), {4, 5}, 2));
+    FAILS(ShapeError, "fold: columns of shape (1, 4, 11) are not (channels * 4, 12), as images of 4 x 5 need", fold(ones({1, 4, 11}), {4, 5}, 2));
     FAILS(ShapeError, "a window of 6 elements does not fit into dimension 1", x.view({4, 5}).unfold(1, 6, 1));
     FAILS(ValueError, "there are no windows of 2 elements, one every 0", x.view({4, 5}).unfold(1, 2, 0));
 }

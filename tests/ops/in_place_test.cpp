@@ -111,8 +111,8 @@ TEST_CASE("in-place ops refuse a source that was overwritten since it was record
         const Tensor v = h[0];
         const int line = __LINE__ + 1;
         h.mul_(2);
-        const std::string stale = "a recorded tensor of shape (2,) was modified in place at in_place_test.cpp:" +
-                                  std::to_string(line) + " through another view";
+        const std::string stale =
+            "a recorded tensor of shape (2,) was modified in place at in_place_test.cpp:" + std::to_string(line) + " through another view";
         const std::size_t size = tape.size();
         refuses<TapeError>(h, stale, [&] { h + v; });
         refuses<TapeError>(h, stale, [&] { h.add_(v); });

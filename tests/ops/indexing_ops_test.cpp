@@ -59,8 +59,7 @@ TEST_CASE("a thousand recorded tensors are joined", "[join]") {
     (joined * arange(2000).to(float32)).sum().backward();
     bool right = true;
     for (int i = 0; i < 1000; ++i) {
-        right &= joined.at<float>({2 * i}) == static_cast<float>(2 * i) &&
-                 stacked.at<float>({1, i}) == static_cast<float>(2 * i);
+        right &= joined.at<float>({2 * i}) == static_cast<float>(2 * i) && stacked.at<float>({1, i}) == static_cast<float>(2 * i);
         right &= leaves[static_cast<std::size_t>(i)].grad().at<float>({1}) == static_cast<float>(2 * (2 * i + 1));
     }
     CHECK(right);
@@ -86,8 +85,7 @@ TEST_CASE("equal indices: the last wins, or all add up in order", "[gather]") {
     const Tensor index = tensor({{0, 2, 0, -1}}), src = tensor({{1.0, 2.0, 3.0, 4.0}});
     check(scatter(zeros({1, 3}), 1, index, src), {1, 3}, {3, 0, 4});
     check(scatter_add(ones({1, 3}), 1, index, src), {1, 3}, {5, 1, 7});
-    check(scatter(zeros({3, 2}), 0, tensor({{0, 1}, {0, 1}, {2, 1}}), tensor({{1.0, 2.0}, {3.0, 4.0}, {5.0, 6.0}})),
-          {3, 2}, {3, 0, 0, 6, 5, 0});
+    check(scatter(zeros({3, 2}), 0, tensor({{0, 1}, {0, 1}, {2, 1}}), tensor({{1.0, 2.0}, {3.0, 4.0}, {5.0, 6.0}})), {3, 2}, {3, 0, 0, 6, 5, 0});
     check(gather(tensor({{1.0, 2.0}, {3.0, 4.0}}).t(), 1, tensor({{0, 0, -1}, {1, 0, 0}})), {2, 3}, {1, 1, 3, 4, 2, 2});
     check(gather(tensor(5.0), 0, tensor(0)), {}, {5});
     check(scatter(tensor(5.0), -1, tensor(0), 7), {}, {7});
@@ -363,8 +361,7 @@ TEST_CASE("mistakes with masks, classes and arrangements", "[indexing]") {
     FAILS(ShapeError, "where", where(mask, v, ones({2})));
     FAILS(ShapeError, "where", where(tensor({true, false}), v, v));
     FAILS(ValueError, "where", where(mask, none, 1));
-    FAILS(DTypeError, "masked_fill: a floating-point value cannot be written into int64",
-          masked_fill(tensor({1, 2, 3}), mask, 0.5));
+    FAILS(DTypeError, "masked_fill: a floating-point value cannot be written into int64", masked_fill(tensor({1, 2, 3}), mask, 0.5));
     FAILS(ShapeError, "masked_fill: the value must be a number", masked_fill(v, mask, v));
     FAILS(DTypeError, "masked_select", masked_select(v, v));
     FAILS(ShapeError, "masked_select", masked_select(ones({2}), mask));

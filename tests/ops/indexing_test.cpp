@@ -134,8 +134,7 @@ TEST_CASE("all dtypes and large tables can be indexed", "[indexing]") {
     const std::vector<std::int64_t> at = index.to_vector<std::int64_t>();
     bool same = true;
     for (std::size_t r = 0; r < 700; ++r) {
-        for (std::size_t c = 0; c < 130; ++c)
-            same &= have[r * 130 + c] == flat[static_cast<std::size_t>(at[r]) * 130 + c];
+        for (std::size_t c = 0; c < 130; ++c) same &= have[r * 130 + c] == flat[static_cast<std::size_t>(at[r]) * 130 + c];
     }
     CHECK(same);
     CHECK(all(columns == rows.t()).item<bool>());
@@ -147,9 +146,7 @@ TEST_CASE("gradients flow back through an index", "[indexing]") {
     Tensor x = counted({2, 3, 4}).requires_grad_();
     SECTION("of views in one record, of tensors added up") {
         Tape tape;
-        (x.index({0, Slice(1, 3), 0}).sum() * 2 + x[tensor({1, 1, 1})].sum() +
-         x.permute({2, 0, 1}).index({1, i, j}).sum())
-            .backward();
+        (x.index({0, Slice(1, 3), 0}).sum() * 2 + x[tensor({1, 1, 1})].sum() + x.permute({2, 0, 1}).index({1, i, j}).sum()).backward();
         check(x.grad(), {2, 3, 4}, {0, 1, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 3, 3, 3, 3, 3, 3, 3, 3, 3, 4, 3, 3});
     }
     SECTION("masked") {
@@ -170,8 +167,7 @@ TEST_CASE("index_put_ writes through any index", "[indexing]") {
     Tensor x = counted({2, 3, 4});
     SECTION("views") {
         x.index_put_({0, 1}, -1).index_put_({Slice(), 2, Slice(0, 4, 2)}, tensor({-2.0, -3.0}));
-        check(x, {2, 3, 4},
-              {0, 1, 2, 3, -1, -1, -1, -1, -2, 9, -3, 11, 12, 13, 14, 15, 16, 17, 18, 19, -2, 21, -3, 23});
+        check(x, {2, 3, 4}, {0, 1, 2, 3, -1, -1, -1, -1, -2, 9, -3, 11, 12, 13, 14, 15, 16, 17, 18, 19, -2, 21, -3, 23});
         x.index_put_({Ellipsis}, 7);
         CHECK(all(x == 7).item<bool>());
     }
@@ -315,8 +311,7 @@ TEST_CASE("mistakes in an index", "[indexing]") {
     FAILS(ShapeError, "", x.index({None, None, None, None, None, None, None}));
     FAILS(IndexError, "index 3", x.index_put_({0, 3}, 1));
     FAILS(IndexError, "index_put_: index 9", x.index_put_({tensor({0, 9})}, 1));
-    FAILS(ShapeError, "value of shape (3,) cannot be written into a region of shape (2,)",
-          x.index_put_({Slice(), 0}, tensor({1.0, 2.0, 3.0})));
+    FAILS(ShapeError, "value of shape (3,) cannot be written into a region of shape (2,)", x.index_put_({Slice(), 0}, tensor({1.0, 2.0, 3.0})));
     FAILS(ShapeError, "cannot be written", x.index_put_({0}, ones({1, 3})));
     FAILS(ValueError, "undefined", x.index_put_({0}, undefined));
     CHECK(all(x == before).item<bool>());

@@ -73,8 +73,7 @@ TEST_CASE("gradients of convolutions with ends of their own run again") {
     check([](const Tensor& x, const Tensor& weight) { return conv_transpose1d(x, weight, {}, {.output_padding = 2, .dilation = 3}); },
           randn({2, 3, 5}, {float64}), w);
     check([](const Tensor& x, const Tensor& weight) { return conv1d(x, weight, {}, {.padding = "same"}); }, randn({2, 2, 5}, {float64}), w);
-    check([](const Tensor& x, const Tensor& weight) { return conv1d(x, weight, {}, {.stride = 3, .padding = 1}); },
-          randn({2, 2, 9}, {float64}), w);
+    check([](const Tensor& x, const Tensor& weight) { return conv1d(x, weight, {}, {.stride = 3, .padding = 1}); }, randn({2, 2, 9}, {float64}), w);
 }
 
 TEST_CASE("calls that fit no layer are refused in a graph") {
@@ -86,7 +85,7 @@ TEST_CASE("calls that fit no layer are refused in a graph") {
                       Catch::Contains("is not what windows of an input of (6, 6) give"));
     CHECK(call("avg_pool_gradient", {{2, 3, 3, 3}}, {{"kernel_size", Sizes{2}}, {"input_size", Sizes{6, 6}}}) == "(2, 3, 6, 6)");
     const char* const no_gates = "with these layouts, do not hold the gates of";
-    CHECK_THROWS_WITH(call("lstm_gates", {{2, 12}}, {}), Catch::Contains(no_gates));                               // no child's c
+    CHECK_THROWS_WITH(call("lstm_gates", {{2, 12}}, {}), Catch::Contains(no_gates));  // no child's c
     CHECK_THROWS_WITH(call("lstm_gates", {{2, 12}, {2, 3}}, {{"layouts", Sizes{4, 0, 1, 0, 3, 7}}}), Catch::Contains(no_gates));
     CHECK_THROWS_WITH(call("lstm_gates", {{2, 12}, {2, 3}}, {{"layouts", Sizes{4, 0, -1, 0, 3, 2}}}), Catch::Contains(no_gates));
     CHECK_THROWS_WITH(call("dropout", {{2, 3}, {4, 3}}, {}), Catch::Contains("expand"));
@@ -100,17 +99,20 @@ TEST_CASE("gradients that fit no layer are refused in a graph") {
     CHECK_THROWS_WITH(call("layer_norm_backward", {{2, 3}, {3, 2}}, {{"normalized_shape", Sizes{2}}}),
                       Catch::Contains("layer_norm_backward: needs a gradient and an input of one shape and floating dtype"));
     CHECK_THROWS_WITH(call("layer_norm_backward", {{2, 3}, {2, 3}}, {{"normalized_shape", Sizes{2}}}), Catch::Contains("the last dimensions of"));
-    CHECK_THROWS_WITH(call("batch_norm_backward", {{2, 3, 4}, {2, 4, 3}}, {}),
-                      Catch::Contains("batch_norm_backward: needs a gradient and an input of one shape and floating dtype, got (2, 3, 4) of float32"));
+    CHECK_THROWS_WITH(
+        call("batch_norm_backward", {{2, 3, 4}, {2, 4, 3}}, {}),
+        Catch::Contains("batch_norm_backward: needs a gradient and an input of one shape and floating dtype, got (2, 3, 4) of float32"));
     CHECK_THROWS_WITH(call("batch_norm_backward", {{2, 3}, {2, 3}, {2}}, {{"has_weight", true}}),
                       Catch::Contains("batch_norm_backward: the weight has shape (2,), expected (3,)"));
-    CHECK_THROWS_WITH(call("group_norm_backward", {{2, 4, 3}, {2, 3, 4}}, {{"num_groups", SymInt(1)}}),
-                      Catch::Contains("group_norm_backward: needs a gradient and an input of one shape and floating dtype, got (2, 4, 3) of float32"));
+    CHECK_THROWS_WITH(
+        call("group_norm_backward", {{2, 4, 3}, {2, 3, 4}}, {{"num_groups", SymInt(1)}}),
+        Catch::Contains("group_norm_backward: needs a gradient and an input of one shape and floating dtype, got (2, 4, 3) of float32"));
     CHECK_THROWS_WITH(call("group_norm_backward", {{2, 4, 3}, {2, 4, 3}}, {{"num_groups", SymInt(3)}}),
                       Catch::Contains("group_norm_backward: 3 groups do not divide 4 channels"));
     const auto of_windows = [&](const Shape& indices, DType dtype) {
         Graph graph;
-        const std::vector<Graph::Value*> inputs = {graph.add_input("g", float32, {2, 3, 4, 4}), graph.add_input("indices", dtype, {indices.begin(), indices.end()})};
+        const std::vector<Graph::Value*> inputs = {graph.add_input("g", float32, {2, 3, 4, 4}),
+                                                   graph.add_input("indices", dtype, {indices.begin(), indices.end()})};
         graph.insert(nullptr, "max_pool_backward", inputs, {{"kernel_size", Sizes{2}}, {"input_size", Sizes{8, 8}}});
     };
     CHECK_NOTHROW(of_windows({2, 3, 4, 4}, int64));
@@ -121,7 +123,8 @@ TEST_CASE("gradients that fit no layer are refused in a graph") {
     CHECK_THROWS_WITH(call("lstm_gates_backward", {{2, 3}, {2, 12}}, {}), Catch::Contains(no_gates));
     const Named no_gradient = {{"has_grad_h", false}, {"has_grad_c", false}};
     CHECK_THROWS_WITH(call("lstm_gates_backward", {{2, 12}, {2, 3}}, no_gradient), Catch::Contains("needs the gradient of h or that of c"));
-    CHECK_THROWS_WITH(call("lstm_gates_backward", {{3, 2}, {2, 3}, {2, 12}, {2, 3}}, {}), Catch::Contains("the gradient of h has shape (3, 2), expected (2, 3)"));
+    CHECK_THROWS_WITH(call("lstm_gates_backward", {{3, 2}, {2, 3}, {2, 12}, {2, 3}}, {}),
+                      Catch::Contains("the gradient of h has shape (3, 2), expected (2, 3)"));
     CHECK_THROWS_WITH(call("lstm_gates_backward", {{2, 3}, {2, 3}, {2, 4, 3}, {2, 12}, {2, 3}}, {{"has_activations", true}}),
                       Catch::Contains("the activations must have shape (2, 5, 3) and float32, got (2, 4, 3) and float32"));
     CHECK(call("lstm_gates_backward", {{2, 3}, {2, 12}, {2, 3}}, {{"has_grad_h", false}}) == "(2, 12)");
@@ -140,18 +143,21 @@ TEST_CASE("gradients that fit no layer are refused in a graph") {
         graph.insert(nullptr, "cross_entropy_backward", inputs, {});
     };
     CHECK_NOTHROW(of_classes({}, float32));
-    CHECK_THROWS_WITH(of_classes({4}, float32), Catch::Contains("cross_entropy_backward: needs a gradient of shape () and float32, got (4,) and float32"));
+    CHECK_THROWS_WITH(of_classes({4}, float32),
+                      Catch::Contains("cross_entropy_backward: needs a gradient of shape () and float32, got (4,) and float32"));
     CHECK_THROWS_WITH(of_classes({}, int64), Catch::Contains("cross_entropy_backward: needs an input of a floating dtype, not int64"));
 }
 
 TEST_CASE("a traced training step calls one kernel for the gradient of a layer, as an eager one does") {
     const Tensor x = randn({6, 5}), w = randn({5}), b = randn({5}), targets = randint(0, 5, {6});
     const auto ops_of = [&](const auto& fn) {
-        const Graph graph = trace([&](const Tensor& t) {
-            Tape tape;
-            const Tensor leaf = t.detach().requires_grad_();
-            return tape.gradient(fn(leaf), {leaf})[0];
-        }, {{"x", x}});
+        const Graph graph = trace(
+            [&](const Tensor& t) {
+                Tape tape;
+                const Tensor leaf = t.detach().requires_grad_();
+                return tape.gradient(fn(leaf), {leaf})[0];
+            },
+            {{"x", x}});
         std::string list;
         for (const auto& node : graph.nodes()) list += node->op + " ";
         return list;
@@ -161,10 +167,12 @@ TEST_CASE("a traced training step calls one kernel for the gradient of a layer, 
     CHECK_THAT(ops_of([&](const Tensor& t) { return sum(log_softmax(t, 1)); }), Catch::EndsWith("log_softmax_backward "));
     CHECK_THAT(ops_of([&](const Tensor& t) { return sum(layer_norm(t, {5}, w, b)); }), Catch::EndsWith("layer_norm_backward "));
     CHECK_THAT(ops_of([&](const Tensor& t) { return sum(max_pool1d(unsqueeze(t, 1), 2)); }), Catch::Contains(" max_pool_backward "));
-    CHECK_THAT(ops_of([&](const Tensor& t) { return sum(batch_norm(t, {}, {}, w, b, {.training = true})); }), Catch::EndsWith("batch_norm_backward "));
+    CHECK_THAT(ops_of([&](const Tensor& t) { return sum(batch_norm(t, {}, {}, w, b, {.training = true})); }),
+               Catch::EndsWith("batch_norm_backward "));
     CHECK_THAT(ops_of([&](const Tensor& t) { return sum(group_norm(unsqueeze(t, 0), 2)); }), Catch::Contains(" group_norm_backward "));
     const Tensor grid = rand({1, 3, 3, 2});
-    CHECK_THAT(ops_of([&](const Tensor& t) { return sum(square(grid_sample(t.reshape({1, 1, 6, 5}), grid))); }), Catch::Contains("grid_sample_backward "));
+    CHECK_THAT(ops_of([&](const Tensor& t) { return sum(square(grid_sample(t.reshape({1, 1, 6, 5}), grid))); }),
+               Catch::Contains("grid_sample_backward "));
     const Tensor gates = randn({6, 20});
     CHECK_THAT(ops_of([&](const Tensor& t) { return sum(lstm_gates(gates, t).h); }), Catch::EndsWith("lstm_gates_backward "));
     CHECK_THAT(ops_of([&](const Tensor& t) { return sum(gru_gates(gates.narrow(1, 0, 15), gates.narrow(1, 5, 15), t)); }),
@@ -279,7 +287,12 @@ TEST_CASE("element-wise ops of a compiled graph leave channels last in memory, a
         }
     };
     using List = std::vector<Tensor>;
-    check("one operand, two results", [](const List& t) { const Tensor z = relu(t[0]); return List{z * 2 + 1, z > 0.5}; }, {x});
+    check("one operand, two results",
+          [](const List& t) {
+              const Tensor z = relu(t[0]);
+              return List{z * 2 + 1, z > 0.5};
+          },
+          {x});
     check("two operands", [](const List& t) { return List{tanh(t[0] * t[1]) + t[0]}; }, {x, y});
     check("one without gaps", [](const List& t) { return List{tanh(t[0] * t[1]) + t[0]}; }, {x, plain});
     check("that first", [](const List& t) { return List{tanh(t[0] * t[1]) + t[0]}; }, {plain, x});

@@ -97,8 +97,7 @@ TEST_CASE("linear algebra refuses") {
     FAILS(ShapeError, "linalg::solve: a of shape (2, 2) does not fit b of shape (3, 1)", linalg::solve(eye(2), ones({3, 1})));
     FAILS(ValueError, "mode is \"reduced\", \"complete\" or \"r\", not \"full\"", linalg::qr(a, "full"));
     FAILS(ValueError, "uplo is \"L\" or \"U\", not \"l\"", linalg::eigh(eye(2), "l"));
-    FAILS(ValueError, "linalg::matrix_norm: of matrices, ord is \"fro\", \"nuc\", 1, 2, infinity or minus these, not 3",
-          linalg::matrix_norm(a, 3));
+    FAILS(ValueError, "linalg::matrix_norm: of matrices, ord is \"fro\", \"nuc\", 1, 2, infinity or minus these, not 3", linalg::matrix_norm(a, 3));
     FAILS(ValueError, "not \"max\"", linalg::norm(a, "max"));
     FAILS(ValueError, "linalg::norm: \"nuc\" is a norm of matrices, but this is one of vectors", linalg::norm(a, "nuc", {0}));
     FAILS(ShapeError, "linalg::norm: needs a vector or a matrix", linalg::norm(ones({2, 2, 2}), 1));

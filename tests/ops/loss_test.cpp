@@ -1,19 +1,19 @@
 // Losses and dropout: PyTorch's numbers (libtorch 1.13), a plain double-precision reference over every path of the fused
 // kernel, first and second derivatives by finite differences, and what is refused.
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <numeric>
 #include <vector>
-#include <catch2/catch.hpp>
 
 #include "../fails.h"
 #include "tapir/autograd/tape.h"
 #include "tapir/core/parallel.h"
 #include "tapir/ops/compare.h"
 #include "tapir/ops/copy.h"
-#include "tapir/ops/kernels/loss.h"
 #include "tapir/ops/elementwise.h"
+#include "tapir/ops/kernels/loss.h"
 #include "tapir/ops/loss.h"
 #include "tapir/ops/make.h"
 #include "tapir/ops/reduce.h"
@@ -96,8 +96,7 @@ double weighted_sum(const Tensor& y, double slope, double start) {
 // First and second derivatives of f at the float64 tensor x, and the recorded against the unrecorded gradient.
 void check_derivatives(const LossOf& f, const Tensor& x) {
     check_close(values(gradient_of(f, x)), differences([&](const Tensor& at) { return weighted_sum(f(at), 0.3, 1); }, x), 1e-6);
-    check_close(values(gradient_of(f, x, true)),
-                differences([&](const Tensor& at) { return weighted_sum(gradient_of(f, at), 0.7, -1); }, x), 1e-6);
+    check_close(values(gradient_of(f, x, true)), differences([&](const Tensor& at) { return weighted_sum(gradient_of(f, at), 0.7, -1); }, x), 1e-6);
     const Tensor leaf = x.clone().requires_grad_();
     Tape tape;
     const Tensor y = f(leaf);
@@ -114,8 +113,8 @@ struct Reference {
 };
 
 // logits (outer, classes, inner), targets (outer, inner).
-Reference plain_cross_entropy(const V& x, const std::vector<std::int64_t>& targets, std::size_t classes, std::size_t inner,
-                              const V& weight, std::int64_t ignore, double smoothing) {
+Reference plain_cross_entropy(const V& x, const std::vector<std::int64_t>& targets, std::size_t classes, std::size_t inner, const V& weight,
+                              std::int64_t ignore, double smoothing) {
     Reference r;
     double weights = 0;
     for (std::size_t i = 0; i < targets.size(); ++i) {
@@ -125,8 +124,7 @@ Reference plain_cross_entropy(const V& x, const std::vector<std::int64_t>& targe
         for (std::size_t c = 0; c < classes; ++c) sum += std::exp(at[c * inner] - top);
         if (targets[i] != ignore) {
             for (std::size_t c = 0; c < classes; ++c) {
-                const double q = (static_cast<std::int64_t>(c) == targets[i] ? 1 - smoothing : 0) +
-                                 smoothing / static_cast<double>(classes);
+                const double q = (static_cast<std::int64_t>(c) == targets[i] ? 1 - smoothing : 0) + smoothing / static_cast<double>(classes);
                 loss -= q * weight[c] * (at[c * inner] - top - std::log(sum));
             }
             weights += weight[static_cast<std::size_t>(targets[i])];
@@ -154,36 +152,49 @@ TEST_CASE("cross_entropy gives PyTorch's numbers") {
         Tensor targets;
         V loss, grad;
     } cases[] = {
-        {{}, t, {1.13185256},
-         {0.043822598, 0.00977814332, -0.0536007414, -0.0703899147, 0.051459151, 0.0189307637, 0.00877975674, -0.185125885,
-          0.176346128, 0.224763067, 0.00678725653, -0.231550324}},
-        {{.weight = w, .reduction = Reduction::none}, t, {0.482622593, 0.165336305, 1.34901222, 5.21282821},
-         {0.350580784, 0.0782251465, -0.428805931, -0.140779829, 0.102918302, 0.0378615274, 0.035119027, -0.74050354,
-          0.705384513, 1.79810454, 0.0542980522, -1.85240259}},
-        {{.weight = w}, t, {1.3108726},
-         {0.0637419608, 0.0142227539, -0.0779647147, -0.0255963326, 0.0187124185, 0.00688391408, 0.00638527763,
-          -0.134637007, 0.12825173, 0.326928098, 0.00987237313, -0.336800471}},
-        {{.ignore_index = 2}, t, {0.839842413},
-         {0, 0, 0, -0.140779829, 0.102918302, 0.0378615274, 0.0175595135, -0.37025177, 0.352692256, 0, 0, 0}},
-        {{.weight = w, .ignore_index = 1, .label_smoothing = 0.2}, t, {1.34376057},
-         {0.0640071968, 0.00111993726, -0.0651271341, 0.0048175295, 0.0141547813, -0.0189723108, 0, 0, 0, 0.358873147,
-          -0.00375410048, -0.355119046}},
-        {{.ignore_index = 1, .label_smoothing = 0.2}, t, {1.20391045},
-         {0.0362079085, -0.0091846978, -0.0270232107, -0.0494087752, 0.0463899791, 0.00301879606, 0, 0, 0, 0.277461868,
-          -0.0131725469, -0.264289321}},
-        {{.weight = w, .ignore_index = 0, .reduction = Reduction::none, .label_smoothing = 0.3}, t,
+        {{},
+         t,
+         {1.13185256},
+         {0.043822598, 0.00977814332, -0.0536007414, -0.0703899147, 0.051459151, 0.0189307637, 0.00877975674, -0.185125885, 0.176346128, 0.224763067,
+          0.00678725653, -0.231550324}},
+        {{.weight = w, .reduction = Reduction::none},
+         t,
+         {0.482622593, 0.165336305, 1.34901222, 5.21282821},
+         {0.350580784, 0.0782251465, -0.428805931, -0.140779829, 0.102918302, 0.0378615274, 0.035119027, -0.74050354, 0.705384513, 1.79810454,
+          0.0542980522, -1.85240259}},
+        {{.weight = w},
+         t,
+         {1.3108726},
+         {0.0637419608, 0.0142227539, -0.0779647147, -0.0255963326, 0.0187124185, 0.00688391408, 0.00638527763, -0.134637007, 0.12825173, 0.326928098,
+          0.00987237313, -0.336800471}},
+        {{.ignore_index = 2}, t, {0.839842413}, {0, 0, 0, -0.140779829, 0.102918302, 0.0378615274, 0.0175595135, -0.37025177, 0.352692256, 0, 0, 0}},
+        {{.weight = w, .ignore_index = 1, .label_smoothing = 0.2},
+         t,
+         {1.34376057},
+         {0.0640071968, 0.00111993726, -0.0651271341, 0.0048175295, 0.0141547813, -0.0189723108, 0, 0, 0, 0.358873147, -0.00375410048, -0.355119046}},
+        {{.ignore_index = 1, .label_smoothing = 0.2},
+         t,
+         {1.20391045},
+         {0.0362079085, -0.0091846978, -0.0270232107, -0.0494087752, 0.0463899791, 0.00301879606, 0, 0, 0, 0.277461868, -0.0131725469, -0.264289321}},
+        {{.weight = w, .ignore_index = 0, .reduction = Reduction::none, .label_smoothing = 0.3},
+         t,
          {0.797294769, 0, 1.31646283, 4.53622468},
-         {0.256758186, -0.0315529968, -0.225205189, 0, 0, 0, -0.0131250217, -0.527528717, 0.540653738, 1.52334147,
-          -0.0524892043, -1.47085227}},
-        {{}, q, {1.43185256},
-         {-0.00617740196, -0.0652218567, 0.0713992586, -0.0703899147, 0.051459151, 0.0189307637, -0.0162202433,
-          0.0398741151, -0.0236538718, 0.224763067, -0.143212743, -0.0815503239}},
-        {{.weight = w, .label_smoothing = 0.1}, q, {1.6999572},
-         {0.0336624433, -0.0623720894, 0.0287096461, -0.0148876183, 0.0208268522, -0.0059392339, -0.000564244848,
-          0.0789120447, -0.0783477998, 0.305257156, -0.133989544, -0.171267613}},
-        {{.weight = w, .reduction = Reduction::none}, q, {1.38783582, 0.165336305, 0.860771379, 4.24897975},
-         {0.145406549, -0.245242397, 0.0998358484, -0.140779829, 0.102918302, 0.0378615274, 0.0114582972, 0.354118806,
-          -0.365577103, 1.25867318, -0.561991363, -0.696681814}},
+         {0.256758186, -0.0315529968, -0.225205189, 0, 0, 0, -0.0131250217, -0.527528717, 0.540653738, 1.52334147, -0.0524892043, -1.47085227}},
+        {{},
+         q,
+         {1.43185256},
+         {-0.00617740196, -0.0652218567, 0.0713992586, -0.0703899147, 0.051459151, 0.0189307637, -0.0162202433, 0.0398741151, -0.0236538718,
+          0.224763067, -0.143212743, -0.0815503239}},
+        {{.weight = w, .label_smoothing = 0.1},
+         q,
+         {1.6999572},
+         {0.0336624433, -0.0623720894, 0.0287096461, -0.0148876183, 0.0208268522, -0.0059392339, -0.000564244848, 0.0789120447, -0.0783477998,
+          0.305257156, -0.133989544, -0.171267613}},
+        {{.weight = w, .reduction = Reduction::none},
+         q,
+         {1.38783582, 0.165336305, 0.860771379, 4.24897975},
+         {0.145406549, -0.245242397, 0.0998358484, -0.140779829, 0.102918302, 0.0378615274, 0.0114582972, 0.354118806, -0.365577103, 1.25867318,
+          -0.561991363, -0.696681814}},
     };
     for (const auto& c : cases) {
         check_close(values(cross_entropy(x, c.targets, c.options)), c.loss, 1e-8);
@@ -200,10 +211,9 @@ TEST_CASE("cross_entropy gives PyTorch's numbers") {
 TEST_CASE("cross_entropy agrees with the plain formula in every layout") {
     manual_seed(4);
     const Layout layouts[] = {
-        {{1, 5}, 5, 1},   {{3, 5}, 5, 1},     {{40, 5}, 5, 1},      {{16, 1}, 1, 1},      {{17, 64}, 64, 1},
-        {{7, 65}, 65, 1}, {{2, 1000}, 1000, 1}, {{300, 9}, 9, 1},   {{6}, 6, 1},          {{20}, 20, 1},
-        {{2, 3, 4}, 3, 4}, {{3, 4, 70}, 4, 70}, {{2, 5, 3, 7}, 5, 21}, {{2, 3, 1, 1}, 3, 1}, {{4, 1, 5}, 1, 5},
-        {{1, 2, 300}, 2, 300}, {{0, 5}, 5, 1}, {{2, 3, 0}, 3, 0},
+        {{1, 5}, 5, 1},        {{3, 5}, 5, 1},       {{40, 5}, 5, 1},   {{16, 1}, 1, 1},       {{17, 64}, 64, 1}, {{7, 65}, 65, 1},
+        {{2, 1000}, 1000, 1},  {{300, 9}, 9, 1},     {{6}, 6, 1},       {{20}, 20, 1},         {{2, 3, 4}, 3, 4}, {{3, 4, 70}, 4, 70},
+        {{2, 5, 3, 7}, 5, 21}, {{2, 3, 1, 1}, 3, 1}, {{4, 1, 5}, 1, 5}, {{1, 2, 300}, 2, 300}, {{0, 5}, 5, 1},    {{2, 3, 0}, 3, 0},
     };
     for (const Layout& layout : layouts) {
         for (const double smoothing : {0.0, 0.15}) {
@@ -215,10 +225,10 @@ TEST_CASE("cross_entropy agrees with the plain formula in every layout") {
                     target_shape.erase(layout.logits.rank() == 1 ? 0 : 1);
                     Tensor targets = randint(layout.classes, target_shape);
                     const Tensor weight = weighted ? rand({layout.classes}, float64) + 0.5 : Tensor();
-                    const Reference r = plain_cross_entropy(
-                        values(x), targets.to_vector<std::int64_t>(), static_cast<std::size_t>(layout.classes),
-                        static_cast<std::size_t>(layout.inner),
-                        weighted ? values(weight) : V(static_cast<std::size_t>(layout.classes), 1), ignore, smoothing);
+                    const Reference r =
+                        plain_cross_entropy(values(x), targets.to_vector<std::int64_t>(), static_cast<std::size_t>(layout.classes),
+                                            static_cast<std::size_t>(layout.inner),
+                                            weighted ? values(weight) : V(static_cast<std::size_t>(layout.classes), 1), ignore, smoothing);
                     CrossEntropyOptions options{.weight = weight, .ignore_index = ignore, .label_smoothing = smoothing};
                     for (const DType dtype : {float64, float32, float16, bfloat16}) {
                         const double tolerance = dtype == float64 ? 1e-12 : dtype == float32 ? 2e-6 : dtype == float16 ? 1e-2 : 8e-2;
@@ -227,8 +237,7 @@ TEST_CASE("cross_entropy agrees with the plain formula in every layout") {
                         options.reduction = Reduction::none;
                         CHECK(cross_entropy(logits, targets, options).shape() == target_shape);
                         check_close(values(cross_entropy(logits, targets, options)), r.losses, tolerance);
-                        check_close(values(nll_loss(log_softmax(logits, layout.logits.rank() == 1 ? 0 : 1), targets, options)),
-                                    r.losses, tolerance);
+                        check_close(values(nll_loss(log_softmax(logits, layout.logits.rank() == 1 ? 0 : 1), targets, options)), r.losses, tolerance);
                         options.reduction = Reduction::mean;
                         check_close(values(cross_entropy(logits, targets, options)), {r.mean}, tolerance);
                         if (dtype == float16 || dtype == bfloat16) continue;  // the sum may leave their range
@@ -324,8 +333,8 @@ TEST_CASE("a large cross_entropy is the same at any thread count and in every in
         V first;
         for (int isa = 0; isa <= static_cast<int>(kernels::chosen_isa); ++isa) {
             const std::int64_t inner = shape.rank() == 2 ? 1 : shape[2];
-            const kernels::CrossEntropyArgs args{float32, x.raw_data(), targets.data<std::int64_t>(), nullptr, shape[1], inner,
-                                                 -100, 0, 1, losses.raw_data(), out.raw_data()};
+            const kernels::CrossEntropyArgs args{float32,           x.raw_data(),  targets.data<std::int64_t>(), nullptr, shape[1], inner, -100, 0, 1,
+                                                 losses.raw_data(), out.raw_data()};
             kernels::cross_entropy.fn[isa](args, 0, targets.numel());
             if (isa == 0) first = values(losses);
             check_close(values(losses), first, 1e-5);
@@ -354,8 +363,7 @@ TEST_CASE("what cross_entropy and nll_loss refuse") {
     THROWS(DTypeError, "floating", cross_entropy(tensor({{1, 2}}), t));
     THROWS(DTypeError, "class indices, not bool", cross_entropy(x, tensor({true, false})));
     THROWS(DTypeError, "class indices, not float32", nll_loss(x, zeros({2, 3})));
-    CHECK(cross_entropy(x, tensor({0, 1}), Reduction::sum).item() ==
-          cross_entropy(x, tensor({0, 1}), {.reduction = Reduction::sum}).item());
+    CHECK(cross_entropy(x, tensor({0, 1}), Reduction::sum).item() == cross_entropy(x, tensor({0, 1}), {.reduction = Reduction::sum}).item());
     CHECK(nll_loss(x, tensor({0, 1}), Reduction::none).shape() == Shape(2));
     CHECK(cross_entropy(x, tensor({0, 1}), {}).item() == cross_entropy(x, tensor({0, 1})).item());
     THROWS(ShapeError, "needs targets of shape (2,), got (3,)", cross_entropy(x, tensor({0, 1, 2})));
@@ -390,12 +398,10 @@ TEST_CASE("the other losses give PyTorch's numbers") {
     check_close(values(gradient_of(bce, p)), {0, 1e12, -2.38095238, 0}, 1e-8);
     const Tensor logits = tensor({-100.0, 100.0, 0.3, -1.0}, float64);
     const LossOf bce_logits = [&](const Tensor& at) {
-        return binary_cross_entropy_with_logits(at, t, tensor({1.0, 1.0, 0.5, 1.0}, float64),
-                                                tensor({2.0, 2.0, 2.0, 3.0}, float64), Reduction::none);
+        return binary_cross_entropy_with_logits(at, t, tensor({1.0, 1.0, 0.5, 1.0}, float64), tensor({2.0, 2.0, 2.0, 3.0}, float64), Reduction::none);
     };
     check_close(values(bce_logits(logits)), {0, 100, 0.52891972, 3.93978506}, 1e-8);
-    check_close(values(gradient_of([&](const Tensor& at) { return sum(bce_logits(at)); }, logits)),
-                {0, 1, -0.283001735, -2.19317574}, 1e-8);
+    check_close(values(gradient_of([&](const Tensor& at) { return sum(bce_logits(at)); }, logits)), {0, 1, -0.283001735, -2.19317574}, 1e-8);
 
     const Tensor lp = tensor({{-0.5, -1.0, -2.0}, {-1.5, -0.25, -0.75}}, float64);
     const Tensor q = tensor({{0.2, 0.0, 0.8}, {0.5, 0.25, 0.25}}, float64);
@@ -580,28 +586,29 @@ TEST_CASE("losses of many pairs are their definitions, with gradients, at any nu
             }
         }
     };
-    check(t, [](const Tensor& a, const Tensor& b, Reduction r) { return huber_loss(a, b, r, 0.8); },
-          [](const Tensor& a, const Tensor& b) {
-              const Tensor d = abs(a - b);
-              return where(d <= 0.8, d * d / 2, 0.8 * (d - 0.4));
-          });
-    check(t, [](const Tensor& a, const Tensor& b, Reduction r) { return smooth_l1_loss(a, b, r, 0.8); },
-          [](const Tensor& a, const Tensor& b) {
-              const Tensor d = abs(a - b);
-              return where(d < 0.8, d * d / 1.6, d - 0.4);
-          });
-    check(p, [](const Tensor& a, const Tensor& b, Reduction r) { return binary_cross_entropy_with_logits(a, b, {}, {}, r); },
-          [](const Tensor& a, const Tensor& b) { return -(b * log(sigmoid(a)) + (1 - b) * log(sigmoid(-a))); });
+    check(
+        t, [](const Tensor& a, const Tensor& b, Reduction r) { return huber_loss(a, b, r, 0.8); },
+        [](const Tensor& a, const Tensor& b) {
+            const Tensor d = abs(a - b);
+            return where(d <= 0.8, d * d / 2, 0.8 * (d - 0.4));
+        });
+    check(
+        t, [](const Tensor& a, const Tensor& b, Reduction r) { return smooth_l1_loss(a, b, r, 0.8); },
+        [](const Tensor& a, const Tensor& b) {
+            const Tensor d = abs(a - b);
+            return where(d < 0.8, d * d / 1.6, d - 0.4);
+        });
+    check(
+        p, [](const Tensor& a, const Tensor& b, Reduction r) { return binary_cross_entropy_with_logits(a, b, {}, {}, r); },
+        [](const Tensor& a, const Tensor& b) { return -(b * log(sigmoid(a)) + (1 - b) * log(sigmoid(-a))); });
     const Tensor far = tensor({1000.0f, -1000.0f});
-    CHECK(binary_cross_entropy_with_logits(far, tensor({0.0f, 1.0f}), {}, {}, Reduction::none).to_vector<float>() ==
-          std::vector<float>{1000, 1000});
+    CHECK(binary_cross_entropy_with_logits(far, tensor({0.0f, 1.0f}), {}, {}, Reduction::none).to_vector<float>() == std::vector<float>{1000, 1000});
     CHECK(binary_cross_entropy_with_logits(far, tensor({1.0f, 0.0f}), {}, {}, Reduction::sum).item() == 0);
 }
 
 TEST_CASE("losses refuse operands that only together have the result's shape") {
     const Tensor column = rand({4, 1}), row = rand({4});
-    FAILS(ShapeError, "mse_loss: the input has shape (4, 1), the target has (4,), and together they would be (4, 4)",
-          mse_loss(column, row));
+    FAILS(ShapeError, "mse_loss: the input has shape (4, 1), the target has (4,), and together they would be (4, 4)", mse_loss(column, row));
     FAILS(ShapeError, "huber_loss: the input has shape (4,)", huber_loss(row, column));
     FAILS(ShapeError, "binary_cross_entropy_with_logits: the input has shape (4, 1), the target has (4,)",
           binary_cross_entropy_with_logits(column, row));

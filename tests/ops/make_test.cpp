@@ -1,13 +1,13 @@
 // Making tensors: values, dtypes, shapes, distributions, ownership of foreign memory, and what is refused.
 #include <algorithm>
 #include <array>
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 #include <memory>
 #include <numeric>
 #include <stdexcept>
 #include <vector>
-#include <catch2/catch.hpp>
 
 #include "tapir/core/parallel.h"
 #include "tapir/tapir.h"
@@ -114,8 +114,7 @@ TEST_CASE("ranges") {
     CHECK(values(arange(0, 3, 1, float16)) == V{0, 1, 2});
     CHECK(values(arange(0, 3, 1, uint8)) == V{0, 1, 2});
     CHECK(arange(INT64_MAX - 2, INT64_MAX).to_vector<std::int64_t>() == std::vector<std::int64_t>{INT64_MAX - 2, INT64_MAX - 1});
-    CHECK(arange(INT64_MIN, INT64_MAX, INT64_MAX).to_vector<std::int64_t>() ==
-          std::vector<std::int64_t>{INT64_MIN, -1, INT64_MAX - 1});
+    CHECK(arange(INT64_MIN, INT64_MAX, INT64_MAX).to_vector<std::int64_t>() == std::vector<std::int64_t>{INT64_MIN, -1, INT64_MAX - 1});
     const std::vector<double> many = values(arange(0, 300000, 1, float64));
     for (std::size_t i = 0; i < many.size(); ++i) REQUIRE(many[i] == static_cast<double>(i));
 
@@ -221,8 +220,8 @@ TEST_CASE("options that name no dtype leave it to the numbers") {
 TEST_CASE("requires_grad is an option") {
     TensorOptions options(float64);
     options.requires_grad = true;
-    const Tensor made[] = {zeros({2}, options), ones({2}, options),     empty({2}, options),       full({2}, 1, options),
-                           rand({2}, options),  randn({2}, options),    eye(2, 2, options),        linspace(0, 1, 3, options),
+    const Tensor made[] = {zeros({2}, options),      ones({2}, options),      empty({2}, options),         full({2}, 1, options),
+                           rand({2}, options),       randn({2}, options),     eye(2, 2, options),          linspace(0, 1, 3, options),
                            arange(0, 3, 1, options), tensor({1, 2}, options), bernoulli({2}, 0.5, options)};
     for (const Tensor& t : made) {
         CHECK(t.requires_grad());

@@ -11,11 +11,11 @@ namespace {
 
 using V = std::vector<double>;
 
-#define THROWS(Type, text, ...)                                                                                          \
-    do {                                                                                                                 \
-        const std::string said = check::message<Type>([&] { static_cast<void>(__VA_ARGS__); });                          \
-        CHECK(check::begins(said, "margin_loss_test.cpp:" + std::to_string(__LINE__) + ": "));                           \
-        CHECK_THAT(said, Catch::Contains(text));                                                                         \
+#define THROWS(Type, text, ...)                                                                 \
+    do {                                                                                        \
+        const std::string said = check::message<Type>([&] { static_cast<void>(__VA_ARGS__); }); \
+        CHECK(check::begins(said, "margin_loss_test.cpp:" + std::to_string(__LINE__) + ": "));  \
+        CHECK_THAT(said, Catch::Contains(text));                                                \
     } while (false)
 
 // What a path spells: repeats merged, then blanks dropped.
@@ -28,8 +28,7 @@ std::vector<std::int64_t> spelled(const std::vector<std::int64_t>& path, std::in
 }
 
 // -log of the sum over all paths of their probability; log_probs (time, classes).
-double by_all_paths(const V& log_probs, std::int64_t steps, std::int64_t classes, const std::vector<std::int64_t>& target,
-                    std::int64_t blank) {
+double by_all_paths(const V& log_probs, std::int64_t steps, std::int64_t classes, const std::vector<std::int64_t>& target, std::int64_t blank) {
     double total = 0;
     const auto paths = static_cast<std::int64_t>(std::pow(static_cast<double>(classes), static_cast<double>(steps)) + 0.5);
     for (std::int64_t number = 0; number < paths; ++number) {
@@ -179,9 +178,9 @@ TEST_CASE("losses of margins and distances at their corners") {
     const Tensor zero = zeros({2, 3}, float64).requires_grad_(), same = zeros({2, 3}, float64);
     for (int which = 0; which < 3; ++which) {
         Tape tape;
-        const Tensor loss = which == 0   ? sum(cosine_similarity(zero, same + 1))
-                            : which == 1 ? cosine_embedding_loss(zero, same + 1, tensor({1, -1}))
-                                         : sum(pairwise_distance(zero, same, 2, 0));
+        const Tensor loss = which == 0 ? sum(cosine_similarity(zero, same + 1))
+            : which == 1               ? cosine_embedding_loss(zero, same + 1, tensor({1, -1}))
+                                       : sum(pairwise_distance(zero, same, 2, 0));
         CHECK(all(isfinite(tape.gradient(loss, {zero})[0])).item<bool>());
     }
     // Large margins do not overflow.

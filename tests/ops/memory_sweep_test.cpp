@@ -16,8 +16,8 @@ using namespace tapir;
 
 namespace {
 
-constexpr std::int64_t kElements = 1 << 20;       // of the largest operand, about
-constexpr std::int64_t kSlack = 512 * 1024;       // for parts, and blocks that are rounded up
+constexpr std::int64_t kElements = 1 << 20;  // of the largest operand, about
+constexpr std::int64_t kSlack = 512 * 1024;  // for parts, and blocks that are rounded up
 
 std::int64_t bytes_of(const std::vector<Tensor>& tensors) {
     std::int64_t bytes = 0;
@@ -52,7 +52,7 @@ std::vector<Tensor> lengthened(const std::vector<Tensor>& inputs, std::int64_t s
 
 struct Taken {
     bool is_there = false;
-    double times = 0;   // of the bytes of operands and results
+    double times = 0;  // of the bytes of operands and results
     std::string shapes;
 };
 

@@ -91,12 +91,11 @@ TEST_CASE("names that PyTorch has for the same, and bare integers") {
 
 template <class T>
 concept TakesNumberAsKeepdim = requires(const T& x) { x.sum(0, 1); } || requires(const T& x) { x.mean(0, 1); } ||
-                               requires(const T& x) { x.max(0, 1); } || requires(const T& x) { x.argmin(0, 1); } ||
-                               requires(const T& x) { sum(x, 0, 1); } || requires(const T& x) { min(x, 0, 1); } ||
-                               requires(const T& x) { logsumexp(x, 0, 1); } || requires(const T& x) { x.prod(0, 1.0); };
+    requires(const T& x) { x.max(0, 1); } || requires(const T& x) { x.argmin(0, 1); } || requires(const T& x) { sum(x, 0, 1); } ||
+    requires(const T& x) { min(x, 0, 1); } || requires(const T& x) { logsumexp(x, 0, 1); } || requires(const T& x) { x.prod(0, 1.0); };
 template <class T>
-concept TakesBoolAsSize = requires(const T& x) { x.view(2, true); } || requires(const T& x) { x.reshape(true, 2); } ||
-                          requires(const T& x) { x.repeat(1, 2, false); };
+concept TakesBoolAsSize =
+    requires(const T& x) { x.view(2, true); } || requires(const T& x) { x.reshape(true, 2); } || requires(const T& x) { x.repeat(1, 2, false); };
 static_assert(!TakesNumberAsKeepdim<Tensor>);  // of PyTorch's x.sum(0, 1) it would make dimension 0 with keepdim
 static_assert(!TakesBoolAsSize<Tensor>);
 

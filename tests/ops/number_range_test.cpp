@@ -123,13 +123,11 @@ TEST_CASE("Numbers that a norm or a loss has no meaning for are refused") {
     FAILS(ValueError, "layer_norm: eps must not be negative, got nan", layer_norm(x, {4}, {}, {}, kNan));
     FAILS(ValueError, "group_norm: eps must not be negative", group_norm(x, 1, {}, {}, -1));
     FAILS(ValueError, "instance_norm: eps must not be negative", instance_norm(x, {}, {}, -1));
-    FAILS(ValueError, "batch_norm: eps must not be negative",
-          batch_norm(x, {}, {}, {}, {}, {.training = true, .eps = -1}));
+    FAILS(ValueError, "batch_norm: eps must not be negative", batch_norm(x, {}, {}, {}, {}, {.training = true, .eps = -1}));
     FAILS(ValueError, "rms_norm: eps is nan", rms_norm(x, {4}, {}, kNan));
     FAILS(ValueError, "cosine_similarity: eps must not be negative", cosine_similarity(x, x, 1, -1));
     FAILS(ValueError, "triplet_margin_loss: margin must be above 0, got -1", triplet_margin_loss(x, x, x, -1));
-    FAILS(ValueError, "triplet_margin_with_distance_loss: margin must be above 0, got nan",
-          triplet_margin_with_distance_loss(x, x, x, {}, kNan));
+    FAILS(ValueError, "triplet_margin_with_distance_loss: margin must be above 0, got nan", triplet_margin_with_distance_loss(x, x, x, {}, kNan));
     const Tensor losses = kl_div(zeros({3}), tensor({-1.0, 0.0, 0.5}), Reduction::none);
     CHECK(std::isnan(losses[0].item()));  // as PyTorch's: -1 is no probability
     CHECK(losses[1].item() == 0);
@@ -154,29 +152,23 @@ TEST_CASE("Writes into views whose elements overlap are refused") {
 }
 
 TEST_CASE("Sums of repeats, strides and parts beyond what there can be are refused") {
-    FAILS(OutOfMemory, "repeat_interleave: the repeats add up",
-          repeat_interleave(full({5}, 4), full({5}, int64_t{1} << 62)));
+    FAILS(OutOfMemory, "repeat_interleave: the repeats add up", repeat_interleave(full({5}, 4), full({5}, int64_t{1} << 62)));
     const Tensor x = ones({1, 3, 4}), w = ones({3, 3, 3});
-    FAILS(ValueError, "conv1d: stride 9223372036854775807 is too large",
-          conv1d(x, w, {}, {.stride = INT64_MAX, .padding = 2}));
+    FAILS(ValueError, "conv1d: stride 9223372036854775807 is too large", conv1d(x, w, {}, {.stride = INT64_MAX, .padding = 2}));
     check(conv1d(x, w, {}, {.stride = INT32_MAX, .padding = 2}).reshape({3}), float32, {3, 3, 3});
     FAILS(ValueError, "tensor_split: 2147483647 parts are too many", tensor_split(x, INT32_MAX));
 }
 
 TEST_CASE("Classes that are none, matrices of nan and dimensions named twice are refused") {
     const auto classes = [](std::vector<int64_t> c) { return tensor(c); };
-    FAILS(IndexError, "multi_margin_loss: target -1 is out of range for 3 classes",
-          multi_margin_loss(ones({1, 3}), classes({-1})));
-    FAILS(IndexError, "multilabel_margin_loss: target -7 is out of range",
-          multilabel_margin_loss(ones({3}), classes({0, -1, -7})));
+    FAILS(IndexError, "multi_margin_loss: target -1 is out of range for 3 classes", multi_margin_loss(ones({1, 3}), classes({-1})));
+    FAILS(IndexError, "multilabel_margin_loss: target -7 is out of range", multilabel_margin_loss(ones({3}), classes({0, -1, -7})));
     CHECK(multilabel_margin_loss(ones({3}), classes({0, -1, -1})).item() == Approx(2.0 / 3));
     FAILS(ValueError, "the matrix is not positive definite: it has nan", linalg::cholesky(full({1, 1}, kNan)));
     FAILS(ValueError, "it has nan", linalg::cholesky(tensor({{1.0, 0.0}, {0.0, kNan}})));
-    check(linalg::cholesky(tensor({{4.0, kNan}, {2.0, 5.0}})).reshape({4}), float32,
-          {2, 0, 1, 2});  // reads the lower triangle
+    check(linalg::cholesky(tensor({{4.0, kNan}, {2.0, 5.0}})).reshape({4}), float32, {2, 0, 1, 2});  // reads the lower triangle
     FAILS(IndexError, "sum: a 0-d tensor has one dimension to name", sum(tensor(1.0), {0, -1}));
-    FAILS(IndexError, "tensordot: a 0-d tensor has no dimension 0",
-          tensordot(tensor(1.0), ones({3}), Dims{0}, Dims{0}));
+    FAILS(IndexError, "tensordot: a 0-d tensor has no dimension 0", tensordot(tensor(1.0), ones({3}), Dims{0}, Dims{0}));
 }
 
 TEST_CASE("Null words and functions are refused") {

@@ -39,8 +39,7 @@ TEST_CASE("pad refuses") {
     FAILS(ShapeError, "in mode \"replicate\"", pad(ones({2, 0}), {1, 0}, "replicate"));
     FAILS(ShapeError, "pad: 6 widths are too many for shape (2, 3)", pad(x, {1, 1, 1, 1, 1, 1}, "replicate"));
     FAILS(ValueError, "pad: widths come in pairs", pad(x, {1}, "replicate"));
-    FAILS(ValueError, "pad: the mode must be \"constant\", \"reflect\", \"replicate\" or \"circular\", not \"mirror\"",
-          pad(x, {1, 1}, "mirror"));
+    FAILS(ValueError, "pad: the mode must be \"constant\", \"reflect\", \"replicate\" or \"circular\", not \"mirror\"", pad(x, {1, 1}, "mirror"));
 }
 
 TEST_CASE("padding layers") {
@@ -69,6 +68,5 @@ TEST_CASE("convolution layers pad in other modes than zeros") {
         CHECK(same(x).shape() == Shape{2, 4, 6, 7});
         CHECK(allclose(same(x), of_same));
     }
-    CHECK(nn::Conv1d(2, 2, 3, {.padding = 1, .padding_mode = "circular"}).describe() ==
-          "weight (2, 2, 3), padding (1,), padding_mode circular");
+    CHECK(nn::Conv1d(2, 2, 3, {.padding = 1, .padding_mode = "circular"}).describe() == "weight (2, 2, 3), padding (1,), padding_mode circular");
 }

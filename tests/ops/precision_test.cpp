@@ -75,8 +75,7 @@ TEST_CASE("long rows keep their digits") {
         {"layer_norm", [](const Tensor& x) { return layer_norm(x, {x.size(1)}); }, 4},
         {"rms_norm", [](const Tensor& x) { return rms_norm(x, {x.size(1)}); }, 4},
         {"batch_norm", [](const Tensor& x) { return batch_norm(x.t(), {}, {}, {}, {}, {.training = true}); }, 4},
-        {"batch_norm rows", [](const Tensor& x) { return batch_norm(nchw(x, 2), {}, {}, {}, {}, {.training = true}); },
-         4},
+        {"batch_norm rows", [](const Tensor& x) { return batch_norm(nchw(x, 2), {}, {}, {}, {}, {.training = true}); }, 4},
         {"group_norm", [](const Tensor& x) { return group_norm(nchw(x, 8), 2); }, 4},
         {"group_norm last", [](const Tensor& x) { return group_norm(turned(nchw(x, 8)), 2); }, 4},
         {"instance_norm", [](const Tensor& x) { return instance_norm(nchw(x, 2)); }, 4},
@@ -85,32 +84,16 @@ TEST_CASE("long rows keep their digits") {
         {"log_softmax", [](const Tensor& x) { return log_softmax(x, 1); }, 4},
         {"log_softmax columns", [](const Tensor& x) { return log_softmax(x.t().contiguous(), 0); }, 4},
         {"logsumexp", [](const Tensor& x) { return logsumexp(x, {1}); }, 2},
-        {"cross_entropy",
-         [](const Tensor& x) {
-             return cross_entropy(x, tensor({1, 2}));
-         },
-         4},
-        {"cross_entropy smoothed",
-         [](const Tensor& x) {
-             return cross_entropy(x, tensor({1, 2}), {.label_smoothing = 0.1});
-         },
-         4},
-        {"cross_entropy lanes",
-         [](const Tensor& x) {
-             return cross_entropy(x.t().contiguous().unsqueeze(0), tensor({{1, 2}}));
-         },
-         4},
+        {"cross_entropy", [](const Tensor& x) { return cross_entropy(x, tensor({1, 2})); }, 4},
+        {"cross_entropy smoothed", [](const Tensor& x) { return cross_entropy(x, tensor({1, 2}), {.label_smoothing = 0.1}); }, 4},
+        {"cross_entropy lanes", [](const Tensor& x) { return cross_entropy(x.t().contiguous().unsqueeze(0), tensor({{1, 2}})); }, 4},
         {"mse_loss", [](const Tensor& x) { return mse_loss(x, zeros_like(x)); }, 2},
         {"l1_loss", [](const Tensor& x) { return l1_loss(x, zeros_like(x)); }, 2},
         {"huber_loss", [](const Tensor& x) { return huber_loss(x, zeros_like(x)); }, 2},
         {"smooth_l1_loss", [](const Tensor& x) { return smooth_l1_loss(x, zeros_like(x), {}); }, 2},
         {"bce_with_logits", [](const Tensor& x) { return binary_cross_entropy_with_logits(x, zeros_like(x)); }, 2},
         {"avg_pool1d", [](const Tensor& x) { return avg_pool1d(x.unsqueeze(0), x.size(1)); }, 8},
-        {"avg_pool2d",
-         [](const Tensor& x) {
-             return avg_pool2d(reshape(x, {1, 2, 64, -1}), {64, x.size(1) / 64});
-         },
-         8},
+        {"avg_pool2d", [](const Tensor& x) { return avg_pool2d(reshape(x, {1, 2, 64, -1}), {64, x.size(1) / 64}); }, 8},
         {"adaptive_avg_pool1d", [](const Tensor& x) { return adaptive_avg_pool1d(x.unsqueeze(0), 1); }, 8},
         {"cosine_similarity", [](const Tensor& x) { return cosine_similarity(x, x.flip({1}), 1); }, 8},
         {"norm", [](const Tensor& x) { return norm(x, 2, {1}); }, 2},
@@ -125,15 +108,9 @@ TEST_CASE("long rows keep their digits") {
         {"std", [](const Tensor& x) { return tapir::std(x, {1}); }, 2},
         {"trapezoid", [](const Tensor& x) { return trapezoid(x, 0.5, 1); }, 4},
         {"embedding_bag",
-         [](const Tensor& x) {
-             return embedding_bag(arange(x.size(1)).unsqueeze(0), x.t().contiguous(), {}, {.mode = BagMode::mean});
-         },
-         2},
+         [](const Tensor& x) { return embedding_bag(arange(x.size(1)).unsqueeze(0), x.t().contiguous(), {}, {.mode = BagMode::mean}); }, 2},
         {"embedding_bag sum",
-         [](const Tensor& x) {
-             return embedding_bag(arange(x.size(1)).unsqueeze(0), x.t().contiguous(), {}, {.mode = BagMode::sum});
-         },
-         2},
+         [](const Tensor& x) { return embedding_bag(arange(x.size(1)).unsqueeze(0), x.t().contiguous(), {}, {.mode = BagMode::sum}); }, 2},
     };
     for (const int64_t width : {4096, 32768}) {
         for (const Tensor& x : long_rows(width)) {
@@ -159,10 +136,8 @@ TEST_CASE("lerp ends where it should") {
         CHECK(std::abs(tensor({2.0}, dtype).lerp_(tensor({-3.0}, dtype), 0.4).item()) < 1e-6);
     }
     CHECK(lerp(tensor({-3e38}, float32), tensor({3e38}, float32), 1).item<float>() == 3e38f);
-    CHECK(lerp(tensor({0.0}), tensor({std::numeric_limits<double>::infinity()}), 1).item() ==
-          std::numeric_limits<double>::infinity());
-    const std::vector<float> steps =
-        lerp(tensor({1.0}, float32), tensor({1.7}, float32), linspace(0, 1, 10001, float32)).to_vector<float>();
+    CHECK(lerp(tensor({0.0}), tensor({std::numeric_limits<double>::infinity()}), 1).item() == std::numeric_limits<double>::infinity());
+    const std::vector<float> steps = lerp(tensor({1.0}, float32), tensor({1.7}, float32), linspace(0, 1, 10001, float32)).to_vector<float>();
     CHECK(std::is_sorted(steps.begin(), steps.end()));
     CHECK(steps.back() == 1.7f);
 }
@@ -174,15 +149,13 @@ TEST_CASE("normalisation of large and of tiny numbers is that of ordinary ones")
         {"layer_norm", [](const Tensor& x) { return layer_norm(x, {x.size(1)}, {}, {}, 0); }},
         {"rms_norm", [](const Tensor& x) { return rms_norm(x, {x.size(1)}, {}, 0); }},
         {"batch_norm", [](const Tensor& x) { return batch_norm(x.t(), {}, {}, {}, {}, {.training = true, .eps = 0}); }},
-        {"batch_norm rows",
-         [](const Tensor& x) { return batch_norm(nchw(x, 4), {}, {}, {}, {}, {.training = true, .eps = 0}); }},
+        {"batch_norm rows", [](const Tensor& x) { return batch_norm(nchw(x, 4), {}, {}, {}, {}, {.training = true, .eps = 0}); }},
         {"group_norm", [](const Tensor& x) { return group_norm(nchw(x, 4), 2, {}, {}, 0); }},
         {"group_norm last", [](const Tensor& x) { return group_norm(turned(nchw(x, 4)), 2, {}, {}, 0); }},
         {"instance_norm", [](const Tensor& x) { return instance_norm(nchw(x, 4), {}, {}, 0); }},
     };
     for (const DType dtype : {float32, float64}) {
-        const std::vector<double> sizes =
-            dtype == float32 ? std::vector<double>{0x1p100, 0x1p-100} : std::vector<double>{0x1p800, 0x1p-800};
+        const std::vector<double> sizes = dtype == float32 ? std::vector<double>{0x1p100, 0x1p-100} : std::vector<double>{0x1p800, 0x1p-800};
         const Tensor x = randn({6, 96}, dtype), weight = randn({6, 96}, dtype);
         for (const double size : sizes) {
             for (const auto& [name, fn] : norms) {
@@ -190,8 +163,7 @@ TEST_CASE("normalisation of large and of tiny numbers is that of ordinary ones")
                 const auto run = [&, &fn = fn](const Tensor& in) {
                     Tensor leaf = in.clone().requires_grad_();
                     Tape tape;
-                    const Tensor y = fn(leaf),
-                                 loss = sum(y * weight.reshape({-1}).narrow(0, 0, y.numel()).reshape(y.shape()));
+                    const Tensor y = fn(leaf), loss = sum(y * weight.reshape({-1}).narrow(0, 0, y.numel()).reshape(y.shape()));
                     return std::vector<Tensor>{y, tape.gradient(loss, {leaf})[0]};
                 };
                 const auto scaled = run(x * size), plain = run(x);
@@ -245,8 +217,7 @@ TEST_CASE("norms and deviations whose squares leave the range") {
         CHECK(optim::clip_grad_norm_({p}, 1).item() == Approx(5 * size));
         if (size > 1) CHECK(p.grad().to_vector<double>()[0] == Approx(0.6));
     }
-    const std::vector<double> of_rows =
-        norm(tensor({{3e200, 4e200}, {3, 4}, {0, 0}}, float64), 2, {1}).to_vector<double>();
+    const std::vector<double> of_rows = norm(tensor({{3e200, 4e200}, {3, 4}, {0, 0}}, float64), 2, {1}).to_vector<double>();
     CHECK(of_rows[0] == Approx(5e200));
     CHECK(of_rows[1] == 5);
     CHECK(of_rows[2] == 0);
@@ -260,12 +231,10 @@ TEST_CASE("attention in 16 bits rounds its result only") {
     manual_seed(6);
     for (const DType dtype : {float16, bfloat16}) {
         const double ulp = dtype == float16 ? 0x1p-11 : 0x1p-8;
-        const Tensor q = (randn({4, 3, 8}) * 2).to(dtype), k = (randn({4, 3, 8}) * 2).to(dtype),
-                     v = randn({4, 3, 8}).to(dtype);
+        const Tensor q = (randn({4, 3, 8}) * 2).to(dtype), k = (randn({4, 3, 8}) * 2).to(dtype), v = randn({4, 3, 8}).to(dtype);
         const Tensor exact = scaled_dot_product_attention(wide(q), wide(k), wide(v));
         CHECK(amax(abs(wide(scaled_dot_product_attention(q, k, v)) - exact) / abs(exact)).item() <= ulp);
-        const Tensor mask = randn({3, 3}).to(dtype),
-                     masked = scaled_dot_product_attention(wide(q), wide(k), wide(v), wide(mask));
+        const Tensor mask = randn({3, 3}).to(dtype), masked = scaled_dot_product_attention(wide(q), wide(k), wide(v), wide(mask));
         CHECK(amax(abs(wide(scaled_dot_product_attention(q, k, v, mask)) - masked) / abs(masked)).item() <= ulp * 1.01);
         const AutocastScope autocast(dtype);
         const Tensor y = scaled_dot_product_attention(q.to(float32), k.to(float32), v.to(float32));

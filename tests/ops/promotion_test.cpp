@@ -84,9 +84,7 @@ DType common_dtype(const std::vector<Tensor>& operands) {
     return !has_dims || category(zero) > category(dims) ? zero : dims;
 }
 
-double tolerance(DType dtype) {
-    return dtype == float16 ? 4e-3 : dtype == bfloat16 ? 3e-2 : dtype == float32 ? 1e-5 : 1e-12;
-}
+double tolerance(DType dtype) { return dtype == float16 ? 4e-3 : dtype == bfloat16 ? 3e-2 : dtype == float32 ? 1e-5 : 1e-12; }
 
 // To the digits that the narrowest operand has: where one is rounded on the way is the op's business.
 void check_same(const Tensor& have, const Tensor& want, double close) {
@@ -130,8 +128,7 @@ void check_pair(const Call& call, const std::vector<Tensor>& inputs, std::size_t
 TEST_CASE("operands of two dtypes give what those of their promoted dtype give, or are refused", "[ops]") {
     for (const Call& call : test::all_calls()) {
         const std::vector<Tensor> inputs = test::make_inputs(call);
-        const auto floats =
-            std::count_if(inputs.begin(), inputs.end(), [](const Tensor& x) { return is_floating(x.dtype()); });
+        const auto floats = std::count_if(inputs.begin(), inputs.end(), [](const Tensor& x) { return is_floating(x.dtype()); });
         if (call.extreme || call.torch == "random" || floats < 2 || reason(call)) continue;
         for (std::size_t k = 0; k < inputs.size(); ++k) {
             if (!is_floating(inputs[k].dtype())) continue;
@@ -147,9 +144,8 @@ TEST_CASE("operands of two dtypes give what those of their promoted dtype give, 
 
 TEST_CASE("losses of integers and of 16-bit floats stay in 16 bits") {
     const Tensor half = tensor({0.5, 1.0}, float16), whole = tensor({1, 0}), brain = tensor({0.5, 1.0}, bfloat16);
-    for (const auto& loss :
-         {kl_div(half, whole), kl_div(whole, half), binary_cross_entropy_with_logits(whole, half),
-          poisson_nll_loss(half, whole), margin_ranking_loss(half, whole, whole), soft_margin_loss(half, whole)}) {
+    for (const auto& loss : {kl_div(half, whole), kl_div(whole, half), binary_cross_entropy_with_logits(whole, half), poisson_nll_loss(half, whole),
+                             margin_ranking_loss(half, whole, whole), soft_margin_loss(half, whole)}) {
         CHECK(loss.dtype() == float16);
     }
     CHECK(huber_loss(half, brain).dtype() == float16);  // the input's, as PyTorch's

@@ -174,9 +174,8 @@ void check_gradients(const Tensor& x, const Fn& fn) {
 }  // namespace
 
 TEST_CASE("reductions over any dimensions of any layout", "[reduce]") {
-    const std::vector<Shape> shapes = {{},        {1},        {5},         {67},      {3, 4},   {40, 5}, {5, 40},
-                                       {33, 130}, {1, 7, 1},  {2, 3, 4},   {7, 9, 35}, {65, 2, 3}, {2, 3, 2, 5},
-                                       {3, 1, 1030}, {1030, 2}};
+    const std::vector<Shape> shapes = {{},        {1},       {5},        {67},       {3, 4},       {40, 5},      {5, 40},  {33, 130},
+                                       {1, 7, 1}, {2, 3, 4}, {7, 9, 35}, {65, 2, 3}, {2, 3, 2, 5}, {3, 1, 1030}, {1030, 2}};
     for (const Shape& shape : shapes) {
         for (const Tensor& x : layouts(numbers(shape))) {
             for (int mask = 0; mask < 1 << shape.rank(); ++mask) {
@@ -227,8 +226,7 @@ TEST_CASE("reductions of every dtype", "[reduce]") {
                     CHECK(amin(x, {d}).dtype() == dtype);
                     CHECK(min(x, d).values.dtype() == dtype);
                     CHECK(prod(x, d).dtype() == whole);
-                    check_groups("all", all(x, {d}), want, 0,
-                                 [](const Values& v) { return std::count(v.begin(), v.end(), 0.0) == 0; });
+                    check_groups("all", all(x, {d}), want, 0, [](const Values& v) { return std::count(v.begin(), v.end(), 0.0) == 0; });
                 }
                 check_sums(sum(x), groups(x, {}), tolerance);
                 if (is_floating(dtype)) check_groups("mean", mean(x), groups(x, {}), tolerance, mean_of);
@@ -293,7 +291,7 @@ TEST_CASE("long sums keep their digits", "[reduce]") {
     CHECK(error(sum(full({n / 8, 8}, 0.1f), {0}), static_cast<double>(n / 8) * static_cast<double>(0.1f)) < 3e-7);
     CHECK(error(sum(full({100, n / 100}, 0.1f), {1}), static_cast<double>(n / 100) * static_cast<double>(0.1f)) < 3e-7);
     CHECK(error(sum(full({n}, 0.1, float64)), static_cast<double>(n) * 0.1) < 1e-14);
-    CHECK(error(sum(full({60000}, 1, float16)), 60000) == 0);  // in float16 alone it would stop at 2048
+    CHECK(error(sum(full({60000}, 1, float16)), 60000) == 0);   // in float16 alone it would stop at 2048
     CHECK(error(sum(full({60000}, 1, bfloat16)), 59904) == 0);  // 60000, rounded once
     CHECK(error(cumsum(full({1'000'000}, 0.1f), 0).narrow(0, 999'999, 1), 1e6 * static_cast<double>(0.1f)) < 1e-7);
     CHECK(error(var(x + 1000, {}, 0), 1 / 12.0) < 1e-3);
@@ -320,10 +318,15 @@ TEST_CASE("large reductions are cut into parts", "[reduce]") {
     for (const int threads : {1, 2, 3, 7}) {
         const ThreadsScope scope(threads);
         Values& results = threads == 1 ? one : several;
-        results = {sum(x).item<double>(), mean(x).item<double>(), norm(x).item<double>(),
-                   sum(x.view({1000, 500}), {0})[7].item<double>(), var(x.view({1000, 500}), {1})[9].item<double>(),
-                   softmax(x.view({50, 10000}), 1)[3][5].item<double>(), cumsum(x.view({50, 10000}), 1)[3][99].item<double>(),
-                   argmax(x.view({100, 5000}), 0)[77].item<double>(), sort(x.view({50, 10000}), 0).values[3][1].item<double>()};
+        results = {sum(x).item<double>(),
+                   mean(x).item<double>(),
+                   norm(x).item<double>(),
+                   sum(x.view({1000, 500}), {0})[7].item<double>(),
+                   var(x.view({1000, 500}), {1})[9].item<double>(),
+                   softmax(x.view({50, 10000}), 1)[3][5].item<double>(),
+                   cumsum(x.view({50, 10000}), 1)[3][99].item<double>(),
+                   argmax(x.view({100, 5000}), 0)[77].item<double>(),
+                   sort(x.view({50, 10000}), 0).values[3][1].item<double>()};
         if (threads > 1) CHECK(one == several);
     }
 }
@@ -431,8 +434,7 @@ TEST_CASE("ties share the gradient of extremes", "[reduce]") {
     check(gradient(x, [](const Tensor& t) { return max(t); }), {2, 3}, {0, 0.5, 0.5, 0, 0, 0});
     check(gradient(x, [](const Tensor& t) { return max(t, 1).values; }), {2, 3}, {0, 1, 0, 1, 0, 0});
     check(gradient(x, [](const Tensor& t) { return min(t, 0, true).values; }), {2, 3}, {1, 0, 0, 0, 1, 1});
-    check(gradient(x, [](const Tensor& t) { return norm(t, kInf, {1}); }), {2, 3},
-          {0, 0.5, 0.5, 1 / 3.0, 1 / 3.0, 1 / 3.0});
+    check(gradient(x, [](const Tensor& t) { return norm(t, kInf, {1}); }), {2, 3}, {0, 0.5, 0.5, 1 / 3.0, 1 / 3.0, 1 / 3.0});
     check(max(tensor({1.0, 5.0}), tensor({4.0, 2.0})), {2}, {4, 5});
     check(min(tensor({1.0, 5.0}), tensor({4.0, 2.0})), {2}, {1, 2});
 }
@@ -537,8 +539,7 @@ TEST_CASE("softmax and its logarithm", "[reduce]") {
     }
     for (const int dim : {0, 1}) {
         const auto along = [dim](const Tensor& t) { return dim ? t : t.t().contiguous(); };
-        const Tensor x = along(tensor({{0.0, -kInf, 0.0}, {1000.0, 0.0, -1000.0}, {-kInf, -kInf, -kInf}, {kInf, 0.0, 1.0},
-                                       {1.0, kNan, 0.0}}));
+        const Tensor x = along(tensor({{0.0, -kInf, 0.0}, {1000.0, 0.0, -1000.0}, {-kInf, -kInf, -kInf}, {kInf, 0.0, 1.0}, {1.0, kNan, 0.0}}));
         const Shape shape = x.shape();
         CHECK(softmax(x, dim).shape() == shape);
         check(along(softmax(x, dim).contiguous().view(shape)).contiguous(), {5, 3},
@@ -693,8 +694,7 @@ TEST_CASE("sort", "[reduce]") {
                     const std::int64_t k = n / 3;
                     const auto best = topk(in, k, dim, descending);
                     REQUIRE(best.values.select(1 - dim, 1).to_vector<double>() == Values(sorted.begin(), sorted.begin() + k));
-                    REQUIRE(best.indices.select(1 - dim, 1).to_vector<std::int64_t>() ==
-                            std::vector<std::int64_t>(want.begin(), want.begin() + k));
+                    REQUIRE(best.indices.select(1 - dim, 1).to_vector<std::int64_t>() == std::vector<std::int64_t>(want.begin(), want.begin() + k));
                 }
             }
         }
@@ -733,8 +733,7 @@ TEST_CASE("gradients go where the elements came from", "[reduce]") {
     const Tensor x = tensor({{0.3, -1.0, 2.0}, {1.0, 4.0, 0.5}}, float64);
     const Tensor weight = tensor({{1.0, 2.0, 3.0}, {4.0, 5.0, 6.0}}, float64);
     check(gradient(x, [&](const Tensor& t) { return sort(t, 1).values * weight; }), {2, 3}, {2, 1, 3, 5, 6, 4});
-    check(gradient(x, [&](const Tensor& t) { return topk(t, 2, 1).values * weight.narrow(1, 0, 2); }), {2, 3},
-          {2, 0, 1, 5, 4, 0});
+    check(gradient(x, [&](const Tensor& t) { return topk(t, 2, 1).values * weight.narrow(1, 0, 2); }), {2, 3}, {2, 0, 1, 5, 4, 0});
     for (int d : {0, 1}) {
         check_gradients(x, [d](const Tensor& t) { return square(sort(t, d, true).values) * t; });
         check_gradients(x, [d](const Tensor& t) { return square(topk(t, 1, d).values); });

@@ -77,8 +77,22 @@ bool has_floats(const std::string& inputs) {
 }
 
 // What functions trip over. All pairs of them come from 'x' and 'X'.
-constexpr double kExtremes[16] = {0.0, -0.0, 1.0, -1.0, 0.5, -0.5, HUGE_VAL, -HUGE_VAL, NAN, 3.4028234663852886e38,
-                                  -3.4028234663852886e38, 1.1754943508222875e-38, 1.401298464324817e-45, 88.8, -104.0, 1e-8};
+constexpr double kExtremes[16] = {0.0,
+                                  -0.0,
+                                  1.0,
+                                  -1.0,
+                                  0.5,
+                                  -0.5,
+                                  HUGE_VAL,
+                                  -HUGE_VAL,
+                                  NAN,
+                                  3.4028234663852886e38,
+                                  -3.4028234663852886e38,
+                                  1.1754943508222875e-38,
+                                  1.401298464324817e-45,
+                                  88.8,
+                                  -104.0,
+                                  1e-8};
 
 Tensor make(const Spec& spec, Numbers& numbers) {
     if (spec.kind == 'x' || spec.kind == 'X' || spec.kind == 'y' || spec.kind == 'Y') {
@@ -161,8 +175,7 @@ void add_elementwise(std::vector<Call>& calls, const ElementwiseOp& op) {
             arguments += (k ? ", x[" : "x[") + std::to_string(k) + "]";
         }
         const CallFn call = elementwise_calls[static_cast<int>(op.index)];
-        calls.push_back({&op.info, std::string(op.info.name) + " " + std::to_string(s), inputs, "",
-                         torch_name(op.info.name, arguments),
+        calls.push_back({&op.info, std::string(op.info.name) + " " + std::to_string(s), inputs, "", torch_name(op.info.name, arguments),
                          [call](const std::vector<Tensor>& x) { return std::vector<Tensor>{call(x)}; },
                          op.info.is_recorded() && op.types != ElementTypes::Integral});
     }
@@ -171,8 +184,7 @@ void add_elementwise(std::vector<Call>& calls, const ElementwiseOp& op) {
         const bool wide = dtype[0] == '6';
         const CallFn call = elementwise_calls[static_cast<int>(op.index)];
         calls.push_back({&op.info, std::string(op.info.name) + " extreme" + dtype,
-                         op.operands == 1 ? (wide ? "x(16)" : "y(16)") : (wide ? "x(256) X(256)" : "y(256) Y(256)"),
-                         "", extreme_code(op, wide),
+                         op.operands == 1 ? (wide ? "x(16)" : "y(16)") : (wide ? "x(256) X(256)" : "y(256) Y(256)"), "", extreme_code(op, wide),
                          [call](const std::vector<Tensor>& x) { return std::vector<Tensor>{call(x)}; }, false, false, true});
     }
 }
@@ -250,7 +262,8 @@ std::vector<Tensor> gradients(const Call& call, const std::vector<Tensor>& input
 
 bool is_gradient_sized_by_data(const Call& call, const Error& error) {
     const std::string_view name = call.op->name;
-    return (name == "index" || name == "repeat_interleave") && std::string_view(error.what()).find("a size that depends on data") != std::string_view::npos;
+    return (name == "index" || name == "repeat_interleave") &&
+        std::string_view(error.what()).find("a size that depends on data") != std::string_view::npos;
 }
 
 }  // namespace tapir::test

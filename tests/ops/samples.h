@@ -19,7 +19,7 @@ struct Call {
     std::function<std::vector<Tensor>(const std::vector<Tensor>&)> run;
     bool differentiable;
     bool wide_only = false;  // of float32 and float64, not of 16-bit floats
-    bool extreme = false;  // zeros, infinities, nan, the largest and smallest numbers, in the dtype of the inputs
+    bool extreme = false;    // zeros, infinities, nan, the largest and smallest numbers, in the dtype of the inputs
 };
 
 std::vector<Call> all_calls();

@@ -48,8 +48,7 @@ TEST_CASE("gamma functions: closed forms, recurrences, poles") {
         for (int n = 1; n < 7; ++n) {
             INFO("n " << n << ", x " << x);
             factorial *= -n;
-            CHECK(value(polygamma(n, number(x))) ==
-                  Approx(value(polygamma(n, number(x + 1))) - factorial / std::pow(x, n + 1)).epsilon(1e-12));
+            CHECK(value(polygamma(n, number(x))) == Approx(value(polygamma(n, number(x + 1))) - factorial / std::pow(x, n + 1)).epsilon(1e-12));
         }
     }
     for (const double pole : {0.0, -2.0}) CHECK(value(polygamma(1, number(pole))) == kInf);
@@ -64,8 +63,7 @@ TEST_CASE("gamma functions: closed forms, recurrences, poles") {
     CHECK(value(polygamma(1, number(1e-300))) == kInf);
     // Where n!, or the sum that it is multiplied by, is no number that double has.
     using Point = std::pair<int, double>;
-    for (const auto& [n, x] : {Point{100, 1e4}, Point{200, 1000}, Point{171, 2}, Point{170, 2}, Point{169, 50}, Point{300, 500},
-                              Point{1500, 3000}}) {
+    for (const auto& [n, x] : {Point{100, 1e4}, Point{200, 1000}, Point{171, 2}, Point{170, 2}, Point{169, 50}, Point{300, 500}, Point{1500, 3000}}) {
         INFO("n " << n << ", x " << x);
         long double want = 0;
         for (int k = 0; k < 20000; ++k) want += std::exp(std::lgamma(n + 1.0L) - (n + 1) * std::log(static_cast<long double>(x) + k));

@@ -403,8 +403,7 @@ TEST_CASE("dump the example calls", "[.dump]") {
     if (!path) return;
     std::ofstream out(path);
     out << std::setprecision(17);
-    const auto dump = [&](const std::string& file, const std::string& name_of_call, const Call& call,
-                          const std::vector<Tensor>& inputs) {
+    const auto dump = [&](const std::string& file, const std::string& name_of_call, const Call& call, const std::vector<Tensor>& inputs) {
         out << file << "\n" << name_of_call << "\n" << call.torch << "\n" << inputs.size() << "\n";
         for (const Tensor& x : inputs) {
             out << name(x.dtype());

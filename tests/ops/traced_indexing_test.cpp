@@ -36,16 +36,18 @@ void check(const Traced& fn, const std::vector<Tensor>& first, const std::vector
 // The same of what it gives, and of the gradients of all floating inputs.
 void check_with_gradients(const Traced& fn, const std::vector<Tensor>& first, const std::vector<Tensor>& others) {
     check(fn, first, others);
-    check([&](const std::vector<Tensor>& x) {
-        Tape tape;
-        std::vector<Tensor> leaves, sources;
-        for (const Tensor& t : x) {
-            leaves.push_back(is_floating(t.dtype()) ? t.clone().requires_grad_() : t);
-            if (is_floating(t.dtype())) sources.push_back(leaves.back());
-        }
-        const Tensor y = fn(leaves)[0];
-        return tape.gradient(sum(y * cos(y.detach())), sources);
-    }, first, others);
+    check(
+        [&](const std::vector<Tensor>& x) {
+            Tape tape;
+            std::vector<Tensor> leaves, sources;
+            for (const Tensor& t : x) {
+                leaves.push_back(is_floating(t.dtype()) ? t.clone().requires_grad_() : t);
+                if (is_floating(t.dtype())) sources.push_back(leaves.back());
+            }
+            const Tensor y = fn(leaves)[0];
+            return tape.gradient(sum(y * cos(y.detach())), sources);
+        },
+        first, others);
 }
 
 Tensor numbers(const Shape& shape) { return randn(shape, float64); }
@@ -60,8 +62,7 @@ TEST_CASE("a graph of indexing takes other indices and masks", "[trace]") {
     manual_seed(1);
     const Tensor x = numbers({4, 3, 5}), z = numbers({4, 3, 5});
     const Tensor i = tensor({1, 0, 3}), other_i = tensor({-1, 2, 2}), j = tensor({{4}, {0}}), other_j = tensor({{-5}, {3}});
-    const Tensor holds = mask({true, false, true, true}), other = mask({false, true, false, false}),
-                 none = mask({false, false, false, false});
+    const Tensor holds = mask({true, false, true, true}), other = mask({false, true, false, false}), none = mask({false, false, false, false});
     using L = std::vector<Tensor>;
     const auto two = [&](const std::vector<Index>& before, const std::vector<Index>& after) {
         return [=](const L& t) {
@@ -88,8 +89,7 @@ TEST_CASE("a graph of indexing takes other indices and masks", "[trace]") {
     check_with_gradients([](const L& t) { return L{t[0].index({Slice(), t[1], t[2]})}; }, {x, tensor({1, 0, 2}), j},
                          {z, tensor({-1, 2, 2}), other_j});
     check_with_gradients([](const L& t) { return L{t[0].index({t[1], 2, t[2]})}; }, {x, i, j}, {z, other_i, other_j});
-    check_with_gradients([](const L& t) { return L{t[0].index({t[1], None, t[2]})}; }, {x, i, tensor({0, 1, 2})},
-                         {z, other_i, tensor({2, 2, 2})});
+    check_with_gradients([](const L& t) { return L{t[0].index({t[1], None, t[2]})}; }, {x, i, tensor({0, 1, 2})}, {z, other_i, tensor({2, 2, 2})});
     check([](const L& t) { return L{t[0].index({t[1], t[2]})}; }, {x, holds, tensor({2})}, {z, other, tensor({-2})});
     check_with_gradients([](const L& t) { return L{t[0].index({Ellipsis})}; }, {x}, {z});
     check([](const L& t) { return L{masked_select(t[0], t[1])}; }, {x, gt(x, 0)}, {z, gt(z, 1)});
@@ -134,23 +134,29 @@ TEST_CASE("a graph writes where other indices and masks say", "[trace]") {
         check_with_gradients(put({}, {}), {x, values({}), holds}, {z, values({}), other});
         check_with_gradients(put({}, {1}), {x, values({1, 5}), holds}, {z, values({1, 5}), other});
         check_with_gradients(put({}, {}), {x, values({}), gt(x, 0)}, {z, values({}), gt(z, 0.5)});
-        check_with_gradients([=](const L& t) {
-            Tensor y = t[0].clone();
-            y.index_put_({t[2], Slice(), t[3]}, t[1], accumulate);
-            return L{y};
-        }, {x, values({3, 3}), i, j}, {z, values({3, 3}), other_i, other_j});
-        check_with_gradients([=](const L& t) {
-            Tensor y = t[0].clone();
-            y.index_put_({Slice(), t[2], t[3]}, t[1], accumulate);
-            return L{y};
-        }, {x, values({4, 3}), tensor({1, 0, 1}), j}, {z, values({4, 3}), tensor({-1, 2, 2}), other_j});
-        check_with_gradients([=](const L& t) {
-            Tensor y = t[0].clone();
-            y.index_put_({Slice(None, None, 2), 1}, t[1], accumulate);
-            y.index_put_({Ellipsis}, 0.5, accumulate);
-            y.index_put_({2, None, -1}, t[1].sum(), accumulate);
-            return L{y};
-        }, {x, values({2, 5})}, {z, values({2, 5})});
+        check_with_gradients(
+            [=](const L& t) {
+                Tensor y = t[0].clone();
+                y.index_put_({t[2], Slice(), t[3]}, t[1], accumulate);
+                return L{y};
+            },
+            {x, values({3, 3}), i, j}, {z, values({3, 3}), other_i, other_j});
+        check_with_gradients(
+            [=](const L& t) {
+                Tensor y = t[0].clone();
+                y.index_put_({Slice(), t[2], t[3]}, t[1], accumulate);
+                return L{y};
+            },
+            {x, values({4, 3}), tensor({1, 0, 1}), j}, {z, values({4, 3}), tensor({-1, 2, 2}), other_j});
+        check_with_gradients(
+            [=](const L& t) {
+                Tensor y = t[0].clone();
+                y.index_put_({Slice(None, None, 2), 1}, t[1], accumulate);
+                y.index_put_({Ellipsis}, 0.5, accumulate);
+                y.index_put_({2, None, -1}, t[1].sum(), accumulate);
+                return L{y};
+            },
+            {x, values({2, 5})}, {z, values({2, 5})});
     }
 }
 
@@ -170,16 +176,14 @@ TEST_CASE("a graph holds what is written into views", "[trace]") {
 
 TEST_CASE("a part is put into a copy", "[ops]") {
     const Tensor x = arange(12, int64).view({3, 4});
-    const Tensor selected = select_scatter(x, tensor({7, 8, 9}), 1, -1),
-                 sliced = slice_scatter(x, zeros({3, 2}), 1, Slice(1, None, 2));
+    const Tensor selected = select_scatter(x, tensor({7, 8, 9}), 1, -1), sliced = slice_scatter(x, zeros({3, 2}), 1, Slice(1, None, 2));
     CHECK(selected.to_vector<std::int64_t>() == std::vector<std::int64_t>{0, 1, 2, 7, 4, 5, 6, 8, 8, 9, 10, 9});
     CHECK(sliced.to_vector<std::int64_t>() == std::vector<std::int64_t>{0, 0, 2, 0, 4, 0, 6, 0, 8, 0, 10, 0});
     CHECK(diagonal_scatter(x, tensor({-1.5, -2.5, -3.5}), 1).to_vector<std::int64_t>() ==
           std::vector<std::int64_t>{0, -1, 2, 3, 4, 5, -2, 7, 8, 9, 10, -3});
     CHECK(x.to_vector<std::int64_t>() == arange(12, int64).to_vector<std::int64_t>());
     FAILS(ShapeError, "select_scatter: src must be of shape (3,), as the part is, got (4,)", select_scatter(x, zeros({4}), 1, 0));
-    FAILS(ShapeError, "slice_scatter: src must be of shape (3, 2), as the part is, got (3,)",
-          slice_scatter(x, zeros({3}), 1, Slice(0, 2)));
+    FAILS(ShapeError, "slice_scatter: src must be of shape (3, 2), as the part is, got (3,)", slice_scatter(x, zeros({3}), 1, Slice(0, 2)));
     FAILS(ShapeError, "diagonal_scatter: src must be of shape (3,), as the part is, got (2,)", diagonal_scatter(x, zeros({2})));
     FAILS(IndexError, "index 4 is out of range for dimension 1 of shape (3, 4)", select_scatter(x, zeros({3}), 1, 4));
 }
@@ -211,15 +215,26 @@ TEST_CASE("a graph of indexing holds for other sizes", "[trace]") {
         y.index_put_({gt(x, 0)}, 2, true);
         Tensor z = x.t().clone();
         z[-1] = i.to(float64);
-        return std::vector<Tensor>{x.index({i}), x.index({Slice(), j}), x.index({i, 1}), x[-1], x.slice(0, Slice(-2, None)), y, z,
-                                   x.index({i.unsqueeze(1), j}), x.t().index({j.unsqueeze(1), i}), gather(x, 0, i.unsqueeze(1)),
-                                   index_add(x, 0, i, x), pad(x, {1, 0, 2, 3}), flip(x, {0}), roll(x, {1}, {0}), cumsum(x, 0),
+        return std::vector<Tensor>{x.index({i}),
+                                   x.index({Slice(), j}),
+                                   x.index({i, 1}),
+                                   x[-1],
+                                   x.slice(0, Slice(-2, None)),
+                                   y,
+                                   z,
+                                   x.index({i.unsqueeze(1), j}),
+                                   x.t().index({j.unsqueeze(1), i}),
+                                   gather(x, 0, i.unsqueeze(1)),
+                                   index_add(x, 0, i, x),
+                                   pad(x, {1, 0, 2, 3}),
+                                   flip(x, {0}),
+                                   roll(x, {1}, {0}),
+                                   cumsum(x, 0),
                                    sort(x, 0).values,
-                                   x.unfold(0, 2, 1), scatter(x, 0, i.unsqueeze(1), 1.5)};
+                                   x.unfold(0, 2, 1),
+                                   scatter(x, 0, i.unsqueeze(1), 1.5)};
     };
-    const auto inputs = [&](std::int64_t n) {
-        return std::vector<Tensor>{randn({n, 3}, float64), remainder(arange(n) * 5 - 3, n)};
-    };
+    const auto inputs = [&](std::int64_t n) { return std::vector<Tensor>{randn({n, 3}, float64), remainder(arange(n) * 5 - 3, n)}; };
     const std::vector<Tensor> first = inputs(4);
     const Graph graph = trace(fn, {{"x", first[0], {"batch"}}, {"i", first[1], {"batch"}}});
     INFO(graph.str());
@@ -237,8 +252,7 @@ TEST_CASE("a graph repeats and scatters as other numbers say", "[trace]") {
     const Tensor x = numbers({3, 4}), z = numbers({3, 4});
     check([](const L& t) { return L{masked_scatter(t[0], t[1], t[2]), index_fill(t[0], 1, t[3], 2), nonzero(t[1])}; },
           {x, gt(x, 0), numbers({12}), tensor({0, 2})}, {z, gt(z, 1), numbers({12}), tensor({-1, 2})});
-    check([](const L& t) { return L{unique(t[0], true, true, true).values, unique_consecutive(t[0], true).inverse, bincount(t[0]),
-                                         histc(t[1], 3)}; },
+    check([](const L& t) { return L{unique(t[0], true, true, true).values, unique_consecutive(t[0], true).inverse, bincount(t[0]), histc(t[1], 3)}; },
           {tensor({3, 1, 1, 2}), x}, {tensor({5, 5, 0, 2}), z});
 }
 
@@ -246,8 +260,8 @@ TEST_CASE("a graph puts gradients of parts back by name, for other sizes, too", 
     const auto fn = [](const std::vector<Tensor>& t) {
         Tape tape;
         const Tensor x = t[0].clone().requires_grad_();
-        const Tensor y = sum(x[-1] * 2) + sum(square(x.slice(0, Slice(1, None, 2)))) + sum(cos(x.select(1, 2))) +
-                         sum(x.narrow(1, 1, 2).t() * 3) + sum(square(diagonal(x.narrow(0, 0, 1)))) + sum(exp(x.index({Slice(1, None), 1})));
+        const Tensor y = sum(x[-1] * 2) + sum(square(x.slice(0, Slice(1, None, 2)))) + sum(cos(x.select(1, 2))) + sum(x.narrow(1, 1, 2).t() * 3) +
+            sum(square(diagonal(x.narrow(0, 0, 1)))) + sum(exp(x.index({Slice(1, None), 1})));
         return std::vector<Tensor>{tape.gradient(y, {x})[0]};
     };
     manual_seed(7);

@@ -44,7 +44,7 @@ class Listener : public OpWatcher {
 // Other names, helpers of the examples, and functions whose parts are recorded in their place.
 bool may_make(const std::string& code, const std::string& maker) {
     const std::pair<const char*, const char*> others[] = {
-        {"new_zeros(", "zeros"}, {"ones_like(", "full_like"}, {"definite(", "eye"}, {"evaluated(", "full_like"},
+        {"new_zeros(", "zeros"},          {"ones_like(", "full_like"},           {"definite(", "eye"},        {"evaluated(", "full_like"},
         {"multi_margin_loss(", "arange"}, {"multilabel_margin_loss(", "arange"}, {"embedding_bag(", "arange"}};
     for (const auto& [other, made] : others) {
         if (maker == made && code.find(other) != std::string::npos) return true;
@@ -365,7 +365,9 @@ TEST_CASE("CheckFiniteScope blames nothing that is given its numbers, and the op
     CHECK_NOTHROW(zeros({2}).fill_(nan));
     CHECK_NOTHROW(full({2}, inf).uniform_(0, 1));
     for (int i = 0; i < 8; ++i) {  // whatever the memory held before
-        { const Tensor before = full({1000}, nan); }
+        {
+            const Tensor before = full({1000}, nan);
+        }
         CHECK_NOTHROW(empty({1000}));
         CHECK_NOTHROW(empty_like(masked));
     }

@@ -85,8 +85,7 @@ TEST_CASE("the averages are in the model within a scope, and out of it after an 
         check::same("views", view, (before + 0.5).to_vector<double>(), 1e-6);
         CHECK(model.weight.requires_grad());
         throw std::runtime_error("evaluation failed");
-    } catch (const std::runtime_error&) {
-    }
+    } catch (const std::runtime_error&) {}
     CHECK(model.weight.to_vector<float>() == own);
     Tape tape;  // the tape sees it: a gradient of two different weights would be of neither
     const Tensor loss = sum(square(model.weight) * model.weight);

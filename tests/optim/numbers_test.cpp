@@ -44,7 +44,9 @@ void check_options(const std::vector<std::string>& infinite = {}, const std::vec
             if (option.get(&bad) != value && !std::isnan(value)) continue;
             if (std::isnan(value) && !std::isnan(option.get(&bad))) continue;
             INFO(Options::rule.name << ": " << name << " = " << value);
-            const bool is_taken = value == kInf ? is_one_of(name, infinite) : std::isnan(value) ? false : is_one_of(name, negative) && std::isfinite(value);
+            const bool is_taken = value == kInf ? is_one_of(name, infinite)
+                : std::isnan(value)             ? false
+                                                : is_one_of(name, negative) && std::isfinite(value);
             if (value == -kInf && is_one_of(name, infinite) && is_one_of(name, negative)) continue;
             const Tensor p = parameter();
             const auto is_refused = [&](const char* where, const std::function<void()>& run) {

@@ -34,41 +34,32 @@ TEST_CASE("optimizers make PyTorch's steps") {
     compare<SGD>("sgd", SGDOptions{.lr = 0.1}, goldens::sgd);
     compare<SGD>("sgd_decay", SGDOptions{.lr = 0.1, .weight_decay = 0.05}, goldens::sgd_decay);
     compare<SGD>("sgd_momentum", SGDOptions{.lr = 0.1, .momentum = 0.9}, goldens::sgd_momentum);
-    compare<SGD>("sgd_dampening", SGDOptions{.lr = 0.1, .momentum = 0.8, .dampening = 0.3, .weight_decay = 0.02},
-                 goldens::sgd_dampening);
-    compare<SGD>("sgd_nesterov", SGDOptions{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true},
-                 goldens::sgd_nesterov);
+    compare<SGD>("sgd_dampening", SGDOptions{.lr = 0.1, .momentum = 0.8, .dampening = 0.3, .weight_decay = 0.02}, goldens::sgd_dampening);
+    compare<SGD>("sgd_nesterov", SGDOptions{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true}, goldens::sgd_nesterov);
     compare<Adagrad>("adagrad", AdagradOptions{}, goldens::adagrad);
-    compare<Adagrad>("adagrad_all",
-                     AdagradOptions{.lr = 0.2, .lr_decay = 0.1, .weight_decay = 0.03, .initial_accumulator_value = 0.5, .eps = 1e-6},
+    compare<Adagrad>("adagrad_all", AdagradOptions{.lr = 0.2, .lr_decay = 0.1, .weight_decay = 0.03, .initial_accumulator_value = 0.5, .eps = 1e-6},
                      goldens::adagrad_all);
     compare<Adam>("adam", AdamOptions{}, goldens::adam);
-    compare<Adam>("adam_all", AdamOptions{.lr = 0.02, .betas = {0.8, 0.95}, .eps = 1e-6, .weight_decay = 0.1},
-                  goldens::adam_all);
+    compare<Adam>("adam_all", AdamOptions{.lr = 0.02, .betas = {0.8, 0.95}, .eps = 1e-6, .weight_decay = 0.1}, goldens::adam_all);
     compare<Adam>("adam_amsgrad", AdamOptions{.lr = 0.02, .amsgrad = true}, goldens::adam_amsgrad);
     compare<AdamW>("adamw", AdamWOptions{.lr = 0.01}, goldens::adamw);
     compare<AdamW>("adamw_amsgrad", AdamWOptions{.lr = 0.05, .weight_decay = 0.3, .amsgrad = true}, goldens::adamw_amsgrad);
     compare<RMSprop>("rmsprop", RMSpropOptions{}, goldens::rmsprop);
-    compare<RMSprop>("rmsprop_all",
-                     RMSpropOptions{.lr = 0.02, .alpha = 0.9, .eps = 1e-6, .weight_decay = 0.1, .momentum = 0.8, .centered = true},
+    compare<RMSprop>("rmsprop_all", RMSpropOptions{.lr = 0.02, .alpha = 0.9, .eps = 1e-6, .weight_decay = 0.1, .momentum = 0.8, .centered = true},
                      goldens::rmsprop_all);
     compare<RMSprop>("rmsprop_momentum", RMSpropOptions{.lr = 0.02, .momentum = 0.5}, goldens::rmsprop_momentum);
     compare<RMSprop>("rmsprop_centered", RMSpropOptions{.lr = 0.02, .centered = true}, goldens::rmsprop_centered);
     compare<Adadelta>("adadelta", AdadeltaOptions{}, goldens::adadelta);
     compare<Adadelta>("adadelta_all", AdadeltaOptions{.lr = 0.5, .rho = 0.8, .eps = 1e-3, .weight_decay = 0.1}, goldens::adadelta_all);
     compare<Adamax>("adamax", AdamaxOptions{}, goldens::adamax);
-    compare<Adamax>("adamax_all", AdamaxOptions{.lr = 0.05, .betas = {0.8, 0.9}, .eps = 1e-3, .weight_decay = 0.1},
-                    goldens::adamax_all);
+    compare<Adamax>("adamax_all", AdamaxOptions{.lr = 0.05, .betas = {0.8, 0.9}, .eps = 1e-3, .weight_decay = 0.1}, goldens::adamax_all);
     compare<NAdam>("nadam", NAdamOptions{}, goldens::nadam);
-    compare<NAdam>("nadam_all",
-                   NAdamOptions{.lr = 0.05, .betas = {0.8, 0.95}, .eps = 1e-3, .weight_decay = 0.1, .momentum_decay = 0.3},
+    compare<NAdam>("nadam_all", NAdamOptions{.lr = 0.05, .betas = {0.8, 0.95}, .eps = 1e-3, .weight_decay = 0.1, .momentum_decay = 0.3},
                    goldens::nadam_all);
     compare<RAdam>("radam", RAdamOptions{}, goldens::radam);
-    compare<RAdam>("radam_all", RAdamOptions{.lr = 0.05, .betas = {0.8, 0.95}, .eps = 1e-3, .weight_decay = 0.1},
-                   goldens::radam_all);
+    compare<RAdam>("radam_all", RAdamOptions{.lr = 0.05, .betas = {0.8, 0.95}, .eps = 1e-3, .weight_decay = 0.1}, goldens::radam_all);
     compare<Rprop>("rprop", RpropOptions{}, goldens::rprop);
-    compare<Rprop>("rprop_all",
-                   RpropOptions{.lr = 0.1, .eta_minus = 0.3, .eta_plus = 1.7, .step_size_min = 0.02, .step_size_max = 0.3},
+    compare<Rprop>("rprop_all", RpropOptions{.lr = 0.1, .eta_minus = 0.3, .eta_plus = 1.7, .step_size_min = 0.02, .step_size_max = 0.3},
                    goldens::rprop_all);
 }
 
@@ -86,8 +77,7 @@ TEST_CASE("ASGD makes PyTorch's steps and averages") {
         check::same(name, cat(averages), golden_averages, 1e-5);
     };
     compare_both("asgd", {}, goldens::asgd, goldens::asgd_averages);
-    compare_both("asgd_all", {.lr = 0.1, .lambd = 0.2, .alpha = 0.6, .t0 = 5, .weight_decay = 0.05}, goldens::asgd_all,
-                 goldens::asgd_all_averages);
+    compare_both("asgd_all", {.lr = 0.1, .lambd = 0.2, .alpha = 0.6, .t0 = 5, .weight_decay = 0.05}, goldens::asgd_all, goldens::asgd_all_averages);
     compare_both("asgd_from_one", {.lr = 0.1, .t0 = 0}, goldens::asgd_from_one, goldens::asgd_from_one_averages);
 }
 
@@ -150,8 +140,8 @@ TEST_CASE("Rprop takes back no step, and hands nan on") {
     };
     using V = std::vector<double>;
     CHECK(step(3, 3, -0.125, 0) == V{-1, -1, 1, 0});
-    CHECK(step(-1, 1, -2, 5) == V{-1, -2.2, 2.2, -1});         // sizes 0.5, 1.2, 1.2, 1
-    CHECK(step(-1, 0, -2, 5) == V{-0.5, -2.2, 3.45, -2.2});    // 0.5, 1.2, 1.25 (limited), 1.2
+    CHECK(step(-1, 1, -2, 5) == V{-1, -2.2, 2.2, -1});                     // sizes 0.5, 1.2, 1.2, 1
+    CHECK(step(-1, 0, -2, 5) == V{-0.5, -2.2, 3.45, -2.2});                // 0.5, 1.2, 1.25 (limited), 1.2
     CHECK(step(1, 1, 2, 5) == V{-0.5, -3.4000000000000004, 3.45, -3.45});  // 0.25, 1.2, 0.625, 1.25
     step(NAN, 1, 1, 1);
     CHECK(std::isnan(w[0].item()));
@@ -310,7 +300,8 @@ TEST_CASE("a state with numbers that no run has is refused") {
     FAILS(ValueError, "Adam: beta1 must be in [0, 1), got 2", adam.load_state_dict(with(adam.state_dict(), "0.beta1", 2)));
     FAILS(ValueError, "out of range: 0.amsgrad", adam.load_state_dict(with(adam.state_dict(), "0.amsgrad", 7)));
     FAILS(ValueError, "out of range: 0.max_iter", lbfgs.load_state_dict(with(lbfgs.state_dict(), "0.max_iter", 1e300)));
-    FAILS(ValueError, "load_state_dict: the state is not of this LBFGS:\n  out of range: iterations", lbfgs.load_state_dict(with(lbfgs.state_dict(), "iterations", -1)));
+    FAILS(ValueError, "load_state_dict: the state is not of this LBFGS:\n  out of range: iterations",
+          lbfgs.load_state_dict(with(lbfgs.state_dict(), "iterations", -1)));
     CHECK(adam.options().betas[0] == 0.9);
     NamedTensors more = adam.state_dict();
     more.push_back({"3.lr", ones({})});
@@ -635,8 +626,7 @@ TEST_CASE("CheckFiniteScope finds the step that overflows in what an optimizer k
         p.set_grad(full({2}, 3e38f));
         optim::SGD sgd({p}, {.lr = 0.1, .momentum = 0.9});
         CHECK_NOTHROW(sgd.step());
-        FAILS_IN(NonFiniteError, "sgd: makes inf of finite inputs: the parameter is ", "momentum_buffer before: float32 (2,): min 3e+38",
-                 sgd.step());
+        FAILS_IN(NonFiniteError, "sgd: makes inf of finite inputs: the parameter is ", "momentum_buffer before: float32 (2,): min 3e+38", sgd.step());
     }
     SECTION("in the first one, by weight decay") {
         Tensor p = full({2}, 3e38f).requires_grad_();
@@ -648,8 +638,7 @@ TEST_CASE("CheckFiniteScope finds the step that overflows in what an optimizer k
         Tensor p = ones({2}).requires_grad_();
         p.set_grad(full({2}, 1e21f));
         optim::Adam adam({p}, {.lr = 0.1});  // 1e39 among its second moments: it stands still from here on
-        FAILS_IN(NonFiniteError, "adam: makes inf of finite inputs: exp_avg_sq is float32 (2,): 2 inf of 2 elements", "overflow",
-                 adam.step());
+        FAILS_IN(NonFiniteError, "adam: makes inf of finite inputs: exp_avg_sq is float32 (2,): 2 inf of 2 elements", "overflow", adam.step());
         CHECK_NOTHROW(adam.step());  // it was infinite
         CHECK(p.isfinite().all().item<bool>());
     }

@@ -187,9 +187,7 @@ TEST_CASE("reading a row-sparse gradient does not change what a step does") {
         }
     };
     check_all([](const auto& p) { return std::make_unique<optim::AdamW>(p, optim::AdamWOptions{.lr = 0.1, .weight_decay = 0.5}); });
-    check_all([](const auto& p) {
-        return std::make_unique<optim::SGD>(p, optim::SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.5});
-    });
+    check_all([](const auto& p) { return std::make_unique<optim::SGD>(p, optim::SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.5}); });
 }
 
 TEST_CASE("a row-sparse gradient that was read and changed is stepped with as it is then") {
@@ -206,17 +204,17 @@ TEST_CASE("a row-sparse gradient that was read and changed is stepped with as it
     using V = std::vector<double>;
     CHECK(stepped([](const Tensor&) {}) == V{1, -2, 1, -1});
     CHECK(stepped([](const Tensor& w) { w.grad(); }) == V{1, -2, 1, -1});
-    CHECK(stepped([](const Tensor& w) { w.grad().neg_(); }) == V{1, 2, 1, 1});  // the other rows are -0 then
+    CHECK(stepped([](const Tensor& w) { w.grad().neg_(); }) == V{1, 2, 1, 1});               // the other rows are -0 then
     CHECK(stepped([](const Tensor& w) { w.grad().index_put_({1}, 0); }) == V{1, 0, 1, -1});  // used, although it is 0 now
     CHECK(stepped([](const Tensor& w) { w.grad().data<float>()[1] = 5; }) == V{1, -5, 1, -1});
-    CHECK(stepped([](const Tensor& w) { w.grad().data<float>()[0] = 5; }) == V{-5, -2, 0, -1});                       // dense
+    CHECK(stepped([](const Tensor& w) { w.grad().data<float>()[0] = 5; }) == V{-5, -2, 0, -1});                        // dense
     CHECK(stepped([](const Tensor& w) { w.grad().add_(tensor({{1.0}, {0.0}, {0.0}, {0.0}})); }) == V{-1, -2, 0, -1});  // dense
-    CHECK(stepped([](Tensor w) { w.set_grad(w.grad() * 2); }) == V{0, -4, 0, -2});                                    // dense
+    CHECK(stepped([](Tensor w) { w.set_grad(w.grad() * 2); }) == V{0, -4, 0, -2});                                     // dense
     CHECK(stepped([](Tensor w) {
-        w.grad();
-        w.zero_grad();
-        w.set_grad(ones({4, 1}));
-    }) == V{-1, -1, -1, -1});
+              w.grad();
+              w.zero_grad();
+              w.set_grad(ones({4, 1}));
+          }) == V{-1, -1, -1, -1});
 }
 
 TEST_CASE("a read gradient is known to have no more rows until somebody may have written to it") {

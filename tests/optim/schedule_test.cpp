@@ -32,8 +32,7 @@ auto making(Args... args) {
 }
 
 struct Chain {
-    explicit Chain(optim::Optimizer& o)
-        : exponential(o, 0.9), linear(o, {.start_factor = 0.1, .total_iters = 5}), both(o, {&linear, &exponential}) {}
+    explicit Chain(optim::Optimizer& o) : exponential(o, 0.9), linear(o, {.start_factor = 0.1, .total_iters = 5}), both(o, {&linear, &exponential}) {}
     optim::Schedule* operator->() { return &both; }
 
     optim::ExponentialLR exponential;
@@ -81,8 +80,8 @@ TEST_CASE("schedules have PyTorch's rates") {
     check(goldens::restarts_even, making<CosineAnnealingWarmRestarts>(WarmRestartsOptions{.T_0 = 5}));
     check(goldens::one_cycle, making<OneCycleLR>(OneCycleLROptions{.max_lr = 0.4, .total_steps = 25}));
     check(goldens::one_cycle_three,
-          making<OneCycleLR>(OneCycleLROptions{.max_lr = 0.4, .total_steps = 25, .pct_start = 0.4, .linear = true, .div_factor = 10,
-                                               .final_div_factor = 100, .three_phase = true}));
+          making<OneCycleLR>(OneCycleLROptions{
+              .max_lr = 0.4, .total_steps = 25, .pct_start = 0.4, .linear = true, .div_factor = 10, .final_div_factor = 100, .three_phase = true}));
 }
 
 TEST_CASE("schedules beside and after each other have PyTorch's rates, in whatever order they are made") {

@@ -91,7 +91,10 @@ TEMPLATE_TEST_CASE("a training step that clips, as a graph", "", optim::SGD, opt
 TEST_CASE("clipping that a graph cannot hold is refused") {
     nn::Linear net(4, 3);
     net.parameters();
-    { Tape tape; tape.backward(net(ones({2, 4})).sum()); }
+    {
+        Tape tape;
+        tape.backward(net(ones({2, 4})).sum());
+    }
     const auto fn = [&](const Tensor& x) { return x * optim::clip_grad_norm_(net.parameters(), 1); };
     CHECK_THROWS_WITH(trace(fn, {{"x", ones({2})}}), Catch::Contains("the gradient of weight was there before the trace"));
     const auto by_value = [&](const Tensor& x) {
@@ -273,7 +276,8 @@ TEST_CASE("a step of rows that a graph cannot hold is refused") {
     const Tensor tokens = tensor({1}), before = table.weight.detach().clone();
     optim::ASGD asgd(table.parameters(), {.lr = 0.1}), dense_asgd(dense.parameters(), {.lr = 0.1});
     optim::SGD sgd(table.parameters(), {.lr = 0.1, .momentum = 0.9, .dampening = 0.5});
-    FAILS(TapeError, "ASGD: a graph cannot hold a step of", trace([&](const Tensor& x) { return backward(table, x), asgd.step(), x; }, {{"x", tokens}}));
+    FAILS(TapeError, "ASGD: a graph cannot hold a step of",
+          trace([&](const Tensor& x) { return backward(table, x), asgd.step(), x; }, {{"x", tokens}}));
     FAILS(TapeError, "{.sparse = false}", trace([&](const Tensor& x) { return backward(table, x), sgd.step(), x; }, {{"x", tokens}}));
     CHECK(equal(table.weight.detach(), before));
     CHECK_NOTHROW(trace([&](const Tensor& x) { return backward(dense, x), dense_asgd.step(), x; }, {{"x", tokens}}));

@@ -93,13 +93,15 @@ void work_on_results() {
     CHECK(y.at<float>({0, 1}) == 10.0f / 3 && ((x == x) & (x <= 3) & !(x != x)).equal(x >= 0) && (1 - x < 1).equal(x > 0));
     // As functions.
     CHECK(softmax(x, 1).equal(x.softmax(1)) && argmax(x, 1).equal(x.argmax(1)) && argmax(x).equal(x.argmax()) && argmin(x).equal(x.argmin()));
-    CHECK(argmin(x, 1, true).equal(x.argmin(1, true)) && argsort(x, 0, true).equal(x.argsort(0, true)) && topk(x, 2, 1).values.equal(x.topk(2, 1).values));
+    CHECK(argmin(x, 1, true).equal(x.argmin(1, true)) && argsort(x, 0, true).equal(x.argsort(0, true)) &&
+          topk(x, 2, 1).values.equal(x.topk(2, 1).values));
     CHECK(equal(x, x) && !equal(x, x.t()) && allclose(x, x) && !allclose(x, x.t(), 1e-3, 1e-3));
 }
 
 void run_graphs() {
-    const Graph graph = Graph::parse("input x: float32 (n, 2)\ninput y: float32 (n, 2)\n%2: float32 (n, 2) = add(x, y)\n"
-                                     "%3: float32 (n, 2) = exp(%2)\noutput sum = %2\noutput exp = %3\n");
+    const Graph graph = Graph::parse(
+        "input x: float32 (n, 2)\ninput y: float32 (n, 2)\n%2: float32 (n, 2) = add(x, y)\n"
+        "%3: float32 (n, 2) = exp(%2)\noutput sum = %2\noutput exp = %3\n");
     const Tensor x = ones({3, 2}), y = zeros({3, 2});
     CHECK(graph.run({{"x", x}, {"y", y}}, {"sum"})[0].equal(x) && graph({x, y}).size() == 2);
     CHECK(graph.dims().size() == 1 && graph.value("sum")->shape.size() == 2 && Graph::parse(graph.str()).str() == graph.str());
@@ -134,7 +136,12 @@ void catch_errors() {
     throws<FileError>([] { load_graph("no such file"); }, __LINE__);
     throws<FileError>([] { load_safetensors("no such file"); }, __LINE__);
     throws<DeviceError>([] { zeros({2}, cuda(0)); }, __LINE__);
-    throws<Error>([] { const CallerScope caller(Loc::current()); Graph::parse("nothing"); }, __LINE__);
+    throws<Error>(
+        [] {
+            const CallerScope caller(Loc::current());
+            Graph::parse("nothing");
+        },
+        __LINE__);
 }
 
 }  // namespace

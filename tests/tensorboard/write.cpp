@@ -44,8 +44,8 @@ void write(const std::string& folder) {
     writer.add_images("digits", digits);
     writer.add_text("notes", "# A title\n\nand **bold** text, gr\xC3\xBC\xC3\x9F", 4);
     for (int i = 0; i < 3; ++i) {
-        writer.add_hparams({{"lr", 0.1 * (i + 1)}, {"optimizer", i == 0 ? "sgd" : "adam"}, {"nesterov", i == 1}}, {{"hparam/accuracy", 0.5 + 0.1 * i}},
-                           {{"optimizer", {"sgd", "adam"}}}, "trial" + std::to_string(i));
+        writer.add_hparams({{"lr", 0.1 * (i + 1)}, {"optimizer", i == 0 ? "sgd" : "adam"}, {"nesterov", i == 1}},
+                           {{"hparam/accuracy", 0.5 + 0.1 * i}}, {{"optimizer", {"sgd", "adam"}}}, "trial" + std::to_string(i));
     }
     const Tensor points = randn({30, 4});
     save_npy(folder + "/points.npy", points);
@@ -59,8 +59,8 @@ void write(const std::string& folder) {
     writer.close();
 
     lenet.eval();
-    nn::SummaryWriter(folder + "/traced").add_graph(trace([&](const Tensor& x) { return log_softmax(lenet(x), 1); },
-                                                          {{"images", zeros({4, 1, 28, 28}), {"batch"}}}));
+    nn::SummaryWriter(folder + "/traced")
+        .add_graph(trace([&](const Tensor& x) { return log_softmax(lenet(x), 1); }, {{"images", zeros({4, 1, 28, 28}), {"batch"}}}));
 
     nn::SummaryWriter tree(folder + "/tree");
     Tree model;

@@ -30,7 +30,9 @@ constexpr int64_t kMostNodes = 1 << 20;   // of the graph and those within it
 constexpr int64_t kAlignment = 4096;      // of tensors in the file beside, so that it can be mapped
 
 // The version of the format that came with these operators.
-int ir_version(int opset) { return opset <= 18 ? 8 : opset <= 20 ? 9 : opset <= 22 ? 10 : opset <= 23 ? 11 : opset <= 24 ? 12 : opset <= 27 ? 13 : 14; }
+int ir_version(int opset) {
+    return opset <= 18 ? 8 : opset <= 20 ? 9 : opset <= 22 ? 10 : opset <= 23 ? 11 : opset <= 24 ? 12 : opset <= 27 ? 13 : 14;
+}
 
 /// A file beside the model, of the bytes of large tensors.
 class External {
@@ -236,7 +238,7 @@ class Writer final : public OnnxBuilder {
         for (const OnnxValue& output : outputs) {
             OnnxValue value = output;
             if (!own.erase(value.name())) value = add("Identity", {value}, {}, {value.dtype()})[0];  // what is made elsewhere, or given twice
-            put_part_type(*current_->add_output(), value.name(), value.dtype());  // onnxruntime needs them where a Scan is around
+            put_part_type(*current_->add_output(), value.name(), value.dtype());                     // onnxruntime needs them where a Scan is around
         }
         current_->set_name(fmt::format("graph_{}", graph_count_));
         graphs_.emplace(graph_count_, std::move(open_.back()));
@@ -255,7 +257,8 @@ class Writer final : public OnnxBuilder {
         write_values(graph);
         OnnxValues outputs;
         for (const Graph::Output& output : graph.outputs()) outputs.push_back(lowered(output.value));
-        is_data_dependent_ = outer || std::any_of(graph.outputs().begin(), graph.outputs().end(), [&](const auto& o) { return unsure_.count(o.value) > 0; });
+        is_data_dependent_ =
+            outer || std::any_of(graph.outputs().begin(), graph.outputs().end(), [&](const auto& o) { return unsure_.count(o.value) > 0; });
         return outputs;
     }
 
@@ -327,8 +330,10 @@ class Writer final : public OnnxBuilder {
         const auto found = dims_.find(name);
         if (found == dims_.end()) {
             const bool is_no_formula = name.starts_with("unknown") && !name.starts_with("unknown_of_data");
-            throw OnnxRefusal{fmt::format("no input has the size {}{}", name, is_no_formula ? ", a product or quotient of sizes that is no formula: name "
-                                          "dimensions that are halved \"2*height\", or \"32*height\"" : "")};
+            throw OnnxRefusal{fmt::format("no input has the size {}{}", name,
+                                          is_no_formula ? ", a product or quotient of sizes that is no formula: name "
+                                                          "dimensions that are halved \"2*height\", or \"32*height\""
+                                                        : "")};
         }
         const auto& [value, axis, depth, one] = found->second;
         const OnnxValue shape = add("Shape", {value}, {}, {DType::int64})[0];
@@ -359,12 +364,8 @@ class Writer final : public OnnxBuilder {
                 attribute->set_i(value);
                 return attribute->set_type(onnx::AttributeProto::INT);
             }
-            case OnnxAttribute::Kind::real:
-                attribute->set_f(static_cast<float>(from.real));
-                return attribute->set_type(onnx::AttributeProto::FLOAT);
-            case OnnxAttribute::Kind::text:
-                attribute->set_s(from.text);
-                return attribute->set_type(onnx::AttributeProto::STRING);
+            case OnnxAttribute::Kind::real: attribute->set_f(static_cast<float>(from.real)); return attribute->set_type(onnx::AttributeProto::FLOAT);
+            case OnnxAttribute::Kind::text: attribute->set_s(from.text); return attribute->set_type(onnx::AttributeProto::STRING);
             case OnnxAttribute::Kind::integers:
                 for (const int64_t value : from.integers) attribute->add_ints(value);
                 return attribute->set_type(onnx::AttributeProto::INTS);
@@ -388,13 +389,15 @@ class Writer final : public OnnxBuilder {
                     bind(value, OnnxValue(*this, number_of(value->data), value->dtype));
                     continue;
                 }
-                const bool keeps_name = &graph == &graph_ && !value->name.empty() &&
-                                        (value->kind == Graph::Kind::parameter || given_.insert(value->name).second);
+                const bool keeps_name =
+                    &graph == &graph_ && !value->name.empty() && (value->kind == Graph::Kind::parameter || given_.insert(value->name).second);
                 const std::string name = keeps_name ? value->name : fresh(value->name.empty() ? "constant" : value->name);
                 auto* initializer = main_->add_initializer();
                 put_tensor(*initializer, name, value->data, external_);
-                if (value->kind == Graph::Kind::constant) initializer->set_doc_string(detail::kOnnxConstant);
-                else if (!value->data.requires_grad()) initializer->set_doc_string(detail::kOnnxBuffer);
+                if (value->kind == Graph::Kind::constant)
+                    initializer->set_doc_string(detail::kOnnxConstant);
+                else if (!value->data.requires_grad())
+                    initializer->set_doc_string(detail::kOnnxBuffer);
                 if (value->kind == Graph::Kind::parameter) parameters_.insert(name);
                 bind(value, OnnxValue(*this, name, value->dtype));
             }
@@ -584,8 +587,10 @@ static void check_names(const Graph& graph, const Loc& loc) {
     const auto note = [&](const std::string& name, const char* what) {
         const auto [place, is_new] = known.emplace(name, what);
         if (is_new || name.empty()) return;
-        fail<ValueError>(loc, "save_onnx: {} and {} have the name {}, but in an ONNX model each value has one of its own (TraceOptions::outputs names "
-                         "outputs)", place->second, what, name);
+        fail<ValueError>(loc,
+                         "save_onnx: {} and {} have the name {}, but in an ONNX model each value has one of its own (TraceOptions::outputs names "
+                         "outputs)",
+                         place->second, what, name);
     };
     for (const Graph::Value* value : graph.inputs()) note(value->name, "an input");
     for (const Graph::Value* value : graph.parameters()) note(value->name, "a parameter");
@@ -632,7 +637,8 @@ void save_onnx(const TextArg& path, const Graph& graph, const OnnxOptions& optio
         fail<ValueError>(loc, "save_onnx: these ops cannot be written as ONNX:{}", lines);
     }
     if (model.ByteSizeLong() > INT32_MAX) {
-        fail<ValueError>(loc, "save_onnx: {}: a model of {} bytes is too large for one file; see OnnxOptions::external_data", path, model.ByteSizeLong());
+        fail<ValueError>(loc, "save_onnx: {}: a model of {} bytes is too large for one file; see OnnxOptions::external_data", path,
+                         model.ByteSizeLong());
     }
     const std::string bytes = model.SerializeAsString();
     io::AtomicFile file("save_onnx", path, loc);

@@ -7,11 +7,11 @@
 #include <numeric>
 #include <unordered_set>
 
+#include "tapir/autograd/tape.h"
+#include "tapir/autograd/trace/hint_impl.h"
+#include "tapir/autograd/trace/infer_impl.h"
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/autograd/trace/outside_trace_impl.h"
-#include "tapir/autograd/tape.h"
-#include "tapir/autograd/trace/infer_impl.h"
-#include "tapir/autograd/trace/hint_impl.h"
 #include "tapir/autograd/trace/passes.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/autograd/trace/turn_bound_impl.h"
@@ -91,10 +91,12 @@ class Loader {
 
     Graph load() {
         if (!model_.has_graph()) fail<FileError>(loc_, "load_onnx: {}: it has no graph", file_);
-        if (model_.ir_version() < kOldestIR) fail<FileError>(loc_, "load_onnx: {}: its IR version is {}; {} is the oldest", file_, model_.ir_version(), kOldestIR);
+        if (model_.ir_version() < kOldestIR)
+            fail<FileError>(loc_, "load_onnx: {}: its IR version is {}; {} is the oldest", file_, model_.ir_version(), kOldestIR);
         for (const auto& import : model_.opset_import()) {
             const bool is_onnx = import.domain().empty() || import.domain() == "ai.onnx";
-            if (is_onnx && import.version() > kNewestOpset) fail<FileError>(loc_, "load_onnx: {}: its opset is {}; {} is the newest that is known", file_, import.version(), kNewestOpset);
+            if (is_onnx && import.version() > kNewestOpset)
+                fail<FileError>(loc_, "load_onnx: {}: its opset is {}; {} is the newest that is known", file_, import.version(), kNewestOpset);
         }
         if (model_.opset_import_size() == 0) fail<FileError>(loc_, "load_onnx: {}: it names no opset", file_);
         if (const std::vector<std::string> ops = interpreter_.unsupported(); !ops.empty()) {
@@ -106,7 +108,8 @@ class Loader {
         if (options_.trial_turns < 0) fail<ValueError>(loc_, "load_onnx: trial_turns is {}", options_.trial_turns);
         for (const auto* list : {&options_.known, &options_.examples}) {
             for (const auto& [name, tensor] : *list) {
-                if (!tensor.defined() && !(list == &options_.examples && is_sequence(name))) fail<ValueError>(loc_, "load_onnx: {}: the tensor given for the input {} is undefined", file_, name);
+                if (!tensor.defined() && !(list == &options_.examples && is_sequence(name)))
+                    fail<ValueError>(loc_, "load_onnx: {}: the tensor given for the input {} is undefined", file_, name);
             }
         }
         find_buffers();
@@ -145,9 +148,20 @@ class Loader {
             int first, last;
         };
         constexpr Place places[] = {
-            {"Conv", 1, 2}, {"ConvTranspose", 1, 2}, {"DeformConv", 1, 3}, {"Gemm", 0, 2}, {"MatMul", 0, 1}, {"PRelu", 1, 1},
-            {"BatchNormalization", 1, 2}, {"InstanceNormalization", 1, 2}, {"GroupNormalization", 1, 2}, {"LayerNormalization", 1, 2},
-            {"RMSNormalization", 1, 1}, {"RNN", 1, 3}, {"LSTM", 1, 3}, {"GRU", 1, 3},
+            {"Conv", 1, 2},
+            {"ConvTranspose", 1, 2},
+            {"DeformConv", 1, 3},
+            {"Gemm", 0, 2},
+            {"MatMul", 0, 1},
+            {"PRelu", 1, 1},
+            {"BatchNormalization", 1, 2},
+            {"InstanceNormalization", 1, 2},
+            {"GroupNormalization", 1, 2},
+            {"LayerNormalization", 1, 2},
+            {"RMSNormalization", 1, 1},
+            {"RNN", 1, 3},
+            {"LSTM", 1, 3},
+            {"GRU", 1, 3},
         };
         const auto is_it = [&](const Place& place) { return node.op_type() == place.op && operand >= place.first && operand <= place.last; };
         return node.domain().empty() && std::any_of(std::begin(places), std::end(places), is_it);
@@ -199,7 +213,8 @@ class Loader {
             scope_.values[proto.name()] = std::move(value);
         }
         for (const std::string& name : options_.constants) {
-            if (!scope_.values.count(name)) fail<ValueError>(loc_, "load_onnx: {}: it has no weight {}, which LoadOnnxOptions::constants names", file_, name);
+            if (!scope_.values.count(name))
+                fail<ValueError>(loc_, "load_onnx: {}: it has no weight {}, which LoadOnnxOptions::constants names", file_, name);
         }
     }
 
@@ -244,8 +259,11 @@ class Loader {
                 inputs_.push_back(std::move(input));
             }
             if (slot.inputs.empty() && !is_optional && !find(options_.examples, name)) {
-                fail<ValueError>(loc_, "load_onnx: {}: the input {} is a sequence: give as many examples as it is long in LoadOnnxOptions::examples, {}_0, {}_1, ..., "
-                                 "or {} as an undefined Tensor for one that is empty", file_, name, name, name, name);
+                fail<ValueError>(
+                    loc_,
+                    "load_onnx: {}: the input {} is a sequence: give as many examples as it is long in LoadOnnxOptions::examples, {}_0, {}_1, ..., "
+                    "or {} as an undefined Tensor for one that is empty",
+                    file_, name, name, name, name);
             }
             slot.is_none = slot.inputs.empty() && is_optional && !find(options_.examples, name);
             slots_.push_back(std::move(slot));
@@ -280,20 +298,25 @@ class Loader {
         }
         if (!type.has_shape()) {
             if (!example) {
-                fail<ValueError>(loc_, "load_onnx: {}: the model does not tell how many dimensions the input {} has: give an example in "
-                                 "LoadOnnxOptions::examples", file_, name);
+                fail<ValueError>(loc_,
+                                 "load_onnx: {}: the model does not tell how many dimensions the input {} has: give an example in "
+                                 "LoadOnnxOptions::examples",
+                                 file_, name);
             }
             for (const std::int64_t size : example->shape()) input.dims.push_back({"", size});
             return input;
         }
-        if (type.shape().dim_size() > kMaxRank) fail<FileError>(loc_, "load_onnx: {}: the input {} has {} dimensions", file_, name, type.shape().dim_size());
+        if (type.shape().dim_size() > kMaxRank)
+            fail<FileError>(loc_, "load_onnx: {}: the input {} has {} dimensions", file_, name, type.shape().dim_size());
         if (example && example->dim() != type.shape().dim_size()) {
-            fail<ShapeError>(loc_, "load_onnx: {}: the input {} has {} dimensions, its example {}", file_, name, type.shape().dim_size(), example->dim());
+            fail<ShapeError>(loc_, "load_onnx: {}: the input {} has {} dimensions, its example {}", file_, name, type.shape().dim_size(),
+                             example->dim());
         }
         for (int d = 0; d < type.shape().dim_size(); ++d) {
             const auto& dim = type.shape().dim(d);
             if (dim.has_dim_value() && dim.dim_value() >= 0) {
-                if (dim.dim_value() > std::int64_t{1} << 40) fail<FileError>(loc_, "load_onnx: {}: the input {} has {} elements in a dimension", file_, name, dim.dim_value());
+                if (dim.dim_value() > std::int64_t{1} << 40)
+                    fail<FileError>(loc_, "load_onnx: {}: the input {} has {} elements in a dimension", file_, name, dim.dim_value());
                 input.dims.push_back({"", dim.dim_value()});
                 continue;
             }
@@ -310,7 +333,8 @@ class Loader {
                     size = found->second;
                     is_given = true;
                 }
-                if (const auto found = options_.multiples.find(key); found != options_.multiples.end() && found->second > 0) step = std::lcm(step, found->second);
+                if (const auto found = options_.multiples.find(key); found != options_.multiples.end() && found->second > 0)
+                    step = std::lcm(step, found->second);
             }
             if (is_given) named.clear();
             if (!named.empty()) dims_.insert(named);
@@ -357,8 +381,10 @@ class Loader {
             }
         }
         if (dims_.size() > kMostNamed) {
-            fail<ValueError>(loc_, "load_onnx: {}: {} dimensions may differ in size, but a graph can have {}: {}: give sizes of others in "
-                             "LoadOnnxOptions::sizes", file_, dims_.size(), kMostNamed, joined({dims_.begin(), dims_.end()}));
+            fail<ValueError>(loc_,
+                             "load_onnx: {}: {} dimensions may differ in size, but a graph can have {}: {}: give sizes of others in "
+                             "LoadOnnxOptions::sizes",
+                             file_, dims_.size(), kMostNamed, joined({dims_.begin(), dims_.end()}));
         }
         interpreter_.set_named_dims(!dims_.empty());
     }
@@ -403,8 +429,10 @@ class Loader {
         }
         std::string text;
         for (const auto& [name, step] : steps) text += fmt::format("{}{{\"{}\", {}}}", text.empty() ? "" : ", ", name, step);
-        rethrow_with_hint<TapeError>(error, fmt::format("; there is a graph of multiples, with LoadOnnxOptions::multiples = {{{}}}, or of certain sizes, "
-                                                        "with LoadOnnxOptions::sizes", text));
+        rethrow_with_hint<TapeError>(error,
+                                     fmt::format("; there is a graph of multiples, with LoadOnnxOptions::multiples = {{{}}}, or of certain sizes, "
+                                                 "with LoadOnnxOptions::sizes",
+                                                 text));
     }
 
     // Dimensions with two names that have one size in all examples.
@@ -465,8 +493,10 @@ class Loader {
     [[noreturn]] void explain_failure() {
         std::string hint;
         if (const std::string sizes = shown_sizes(furthest_sizes_); !sizes.empty()) {
-            hint = fmt::format("; this is with {} or a little more, and the other sizes tried do not fit either: a dimension that must have a "
-                               "certain size is told it in LoadOnnxOptions::sizes", sizes);
+            hint = fmt::format(
+                "; this is with {} or a little more, and the other sizes tried do not fit either: a dimension that must have a "
+                "certain size is told it in LoadOnnxOptions::sizes",
+                sizes);
             if (dims_.size() > 1) hint += "; dimensions that are one length under two names are told in LoadOnnxOptions::same";
             if (is_bounded()) hint += fmt::format("; what is tried may take {} MiB, LoadOnnxOptions::trial_memory", options_.trial_memory >> 20);
         }
@@ -476,8 +506,9 @@ class Loader {
     // Other sizes would not help.
     [[noreturn]] void explain_no_end() {
         rethrow_with_hint<ShapeError, ValueError, IndexError, TapeError, OutOfMemory>(
-            std::current_exception(), "; give inputs on which the loops of the model end in LoadOnnxOptions::examples, or allow more turns: "
-                                      "LoadOnnxOptions::trial_turns");
+            std::current_exception(),
+            "; give inputs on which the loops of the model end in LoadOnnxOptions::examples, or allow more turns: "
+            "LoadOnnxOptions::trial_turns");
     }
 
     // Whether it is tried with elements that nobody has given.
@@ -496,9 +527,8 @@ class Loader {
     }
 
     std::optional<Graph> try_each_size() {
-        const bool has_integers = std::any_of(inputs_.begin(), inputs_.end(), [](const ModelInput& input) {
-            return !input.example.defined() && !is_floating(input.dtype);
-        });
+        const bool has_integers = std::any_of(inputs_.begin(), inputs_.end(),
+                                              [](const ModelInput& input) { return !input.example.defined() && !is_floating(input.dtype); });
         const std::size_t size_count = has_all_sizes() ? 1 : std::size(kTriedSizes);
         tape_errors_.assign(std::size(kTriedSizes), nullptr);
         for (std::size_t s = 0; s < size_count; ++s) {
@@ -566,7 +596,8 @@ class Loader {
             if (!traced.tensor.defined()) {
                 traced.tensor = made_up(input, shape, integer);
             } else if (traced.tensor.shape() != shape) {
-                fail<ShapeError>(loc_, "load_onnx: {}: the example of the input {} has shape {}, not {}", file_, input.name, traced.tensor.shape(), shape);
+                fail<ShapeError>(loc_, "load_onnx: {}: the example of the input {} has shape {}, not {}", file_, input.name, traced.tensor.shape(),
+                                 shape);
             }
             inputs.push_back(std::move(traced));
         }
@@ -614,7 +645,8 @@ class Loader {
                 fail<ValueError>(loc_, "load_onnx: {}: the output {} is a sequence that a loop of many turns made", file_, name);
             }
             for (std::size_t i = 0; i < results[k]->elements.size(); ++i) {
-                if (results[k]->elements[i]->kind != OnnxValue::Kind::tensor) fail<ValueError>(loc_, "load_onnx: {}: the output {} is a sequence of sequences", file_, name);
+                if (results[k]->elements[i]->kind != OnnxValue::Kind::tensor)
+                    fail<ValueError>(loc_, "load_onnx: {}: the output {} is a sequence of sequences", file_, name);
                 traced_.outputs.push_back(fmt::format("{}_{}", name, i));
                 outputs.push_back(call.tensor(results[k]->elements[i]));
             }
@@ -641,11 +673,11 @@ class Loader {
     std::vector<ModelInput> inputs_;
     std::vector<Slot> slots_;
     std::set<std::string> dims_, all_dims_, fixed_;
-    DimSizes sizes_;                // tried last
-    std::size_t tried_ = 0;         // which of kTriedSizes
+    DimSizes sizes_;                               // tried last
+    std::size_t tried_ = 0;                        // which of kTriedSizes
     std::vector<std::exception_ptr> tape_errors_;  // where the model ran with these, but no graph of it could be made
-    std::exception_ptr best_;       // of the attempt that came furthest
-    DimSizes furthest_sizes_;       // with these
+    std::exception_ptr best_;                      // of the attempt that came furthest
+    DimSizes furthest_sizes_;                      // with these
     std::int64_t furthest_ = -1;
 };
 

@@ -162,7 +162,8 @@ void rotary_embedding(Call& c) {
 void tensor_scatter(Call& c) {
     const Tensor cache = c.x(0), update = c.x(1);
     const int axis = c.axis("axis", -2, cache.dim());
-    if (axis == 0 || update.dim() != cache.dim()) c.reject("an update of shape {} of a cache of shape {} along {}", update.shape(), cache.shape(), axis);
+    if (axis == 0 || update.dim() != cache.dim())
+        c.reject("an update of shape {} of a cache of shape {} along {}", update.shape(), cache.shape(), axis);
     const std::string mode = c.text("mode", "linear");
     if (mode != "linear" && mode != "circular") c.reject("its mode is \"{}\"", mode);
     const int64_t count = update.size(axis), length = cache.size(axis);

@@ -20,8 +20,8 @@ struct Type {
     AttributeProto::AttributeType type;
 };
 constexpr Type kTypes[] = {
-    {'f', AttributeProto::FLOAT}, {'i', AttributeProto::INT}, {'s', AttributeProto::STRING}, {'t', AttributeProto::TENSOR},
-    {'g', AttributeProto::GRAPH}, {'F', AttributeProto::FLOATS}, {'I', AttributeProto::INTS}, {'S', AttributeProto::STRINGS},
+    {'f', AttributeProto::FLOAT},         {'i', AttributeProto::INT},        {'s', AttributeProto::STRING}, {'t', AttributeProto::TENSOR},
+    {'g', AttributeProto::GRAPH},         {'F', AttributeProto::FLOATS},     {'I', AttributeProto::INTS},   {'S', AttributeProto::STRINGS},
     {'p', AttributeProto::SPARSE_TENSOR}, {'y', AttributeProto::TYPE_PROTO},
 };
 // Sorted by op, then by opset.
@@ -41,7 +41,8 @@ constexpr Row kRows[] = {
     {"ArgMin", 1, "axis:i keepdims:i"},
     {"ArgMin", 12, "axis:i keepdims:i select_last_index:i"},
     {"Attention", 23, "is_causal:i kv_num_heads:i q_num_heads:i qk_matmul_output_mode:i scale:f softcap:f softmax_precision:i"},
-    {"Attention", 25, "is_causal:i kv_num_heads:i left_window_size:i q_num_heads:i qk_matmul_output_mode:i right_window_size:i scale:f softcap:f softmax_precision:i"},
+    {"Attention", 25,
+     "is_causal:i kv_num_heads:i left_window_size:i q_num_heads:i qk_matmul_output_mode:i right_window_size:i scale:f softcap:f softmax_precision:i"},
     {"AveragePool", 1, "auto_pad:s kernel_shape:I pads:I strides:I"},
     {"AveragePool", 7, "auto_pad:s count_include_pad:i kernel_shape:I pads:I strides:I"},
     {"AveragePool", 10, "auto_pad:s ceil_mode:i count_include_pad:i kernel_shape:I pads:I strides:I"},
@@ -228,7 +229,9 @@ constexpr Row kRows[] = {
     {"Reshape", 14, "allowzero:i"},
     {"Resize", 10, "mode:s"},
     {"Resize", 11, "coordinate_transformation_mode:s cubic_coeff_a:f exclude_outside:i extrapolation_value:f mode:s nearest_mode:s"},
-    {"Resize", 18, "antialias:i axes:I coordinate_transformation_mode:s cubic_coeff_a:f exclude_outside:i extrapolation_value:f keep_aspect_ratio_policy:s mode:s nearest_mode:s"},
+    {"Resize", 18,
+     "antialias:i axes:I coordinate_transformation_mode:s cubic_coeff_a:f exclude_outside:i extrapolation_value:f keep_aspect_ratio_policy:s mode:s "
+     "nearest_mode:s"},
     {"ReverseSequence", 10, "batch_axis:i time_axis:i"},
     {"RoiAlign", 10, "mode:s output_height:i output_width:i sampling_ratio:i spatial_scale:f"},
     {"RoiAlign", 16, "coordinate_transformation_mode:s mode:s output_height:i output_width:i sampling_ratio:i spatial_scale:f"},
@@ -272,7 +275,8 @@ constexpr Row kRows[] = {
     {"Tanh", 1, "consumed_inputs:I"},
     {"Tanh", 6, ""},
     {"TensorScatter", 24, "axis:i mode:s"},
-    {"TfIdfVectorizer", 9, "max_gram_length:i max_skip_count:i min_gram_length:i mode:s ngram_counts:I ngram_indexes:I pool_int64s:I pool_strings:S weights:F"},
+    {"TfIdfVectorizer", 9,
+     "max_gram_length:i max_skip_count:i min_gram_length:i mode:s ngram_counts:I ngram_indexes:I pool_int64s:I pool_strings:S weights:F"},
     {"ThresholdedRelu", 10, "alpha:f"},
     {"TopK", 1, "axis:i k:i"},
     {"TopK", 10, "axis:i"},
@@ -346,7 +350,10 @@ void check_onnx_attributes(const onnx::NodeProto& node, std::int64_t opset, cons
         if (!type) {
             const std::string known = names_in(row ? row->attributes : "");
             reject(fmt::format("it has an attribute {}; {} has {} in opset {}", attribute.name(), node.op_type(),
-                               known.empty() ? "none" : known.find(',') == known.npos ? "only " + known : "only these: " + known, opset));
+                               known.empty()                       ? "none"
+                                   : known.find(',') == known.npos ? "only " + known
+                                                                   : "only these: " + known,
+                               opset));
         }
         // Some models tell no type; one that refers to an attribute of the function around it has no contents.
         for (const auto its : {attribute.type(), held_type(attribute)}) {

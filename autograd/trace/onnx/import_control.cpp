@@ -4,8 +4,8 @@
 
 #include "tapir/autograd/trace/control_flow.h"
 #include "tapir/autograd/trace/onnx/import_impl.h"
-#include "tapir/autograd/trace/turn_bound_impl.h"
 #include "tapir/autograd/trace/outside_trace_impl.h"
+#include "tapir/autograd/trace/turn_bound_impl.h"
 #include "tapir/ops/arrange.h"
 #include "tapir/ops/copy.h"
 #include "tapir/ops/elementwise.h"
@@ -18,7 +18,7 @@ namespace {
 using Call = OnnxCall;
 using std::int64_t;
 
-constexpr int64_t kMostTurns = 32;       // of a loop that is written out
+constexpr int64_t kMostTurns = 32;        // of a loop that is written out
 constexpr int64_t kMostCounted = 10'000;  // of a loop whose condition is computed to know how many there are
 
 OnnxInterpreter::Scope inside(Call& c) {
@@ -230,7 +230,8 @@ std::optional<int64_t> counted_turns(Call& c, const LoopParts& loop, int64_t mos
     for (; turn < most && goes_on; ++turn) {
         if (turn == kMostCounted) return std::nullopt;
         const std::vector<OnnxValuePtr> results = turn_of(c, loop, number_of(turn), state, &part->nodes);
-        if (!results[0] || !results[0]->is_constant() || !carry_on([&](int i) { return results[static_cast<std::size_t>(i) + 1]; })) return std::nullopt;
+        if (!results[0] || !results[0]->is_constant() || !carry_on([&](int i) { return results[static_cast<std::size_t>(i) + 1]; }))
+            return std::nullopt;
         goes_on = goes_on_after(c, results[0]);
     }
     return turn;
@@ -249,7 +250,7 @@ bool mentions(const onnx::NodeProto& node, const std::string& name) {
     return std::any_of(node.attribute().begin(), node.attribute().end(), [&](const onnx::AttributeProto& attribute) {
         const auto& graph = attribute.g();
         return std::any_of(graph.node().begin(), graph.node().end(), [&](const onnx::NodeProto& inner) { return mentions(inner, name); }) ||
-               std::any_of(graph.output().begin(), graph.output().end(), [&](const auto& output) { return output.name() == name; });
+            std::any_of(graph.output().begin(), graph.output().end(), [&](const auto& output) { return output.name() == name; });
     });
 }
 
@@ -291,8 +292,10 @@ void scan_turns(Call& c, const LoopParts& loop, int64_t times, const std::vector
         for (const bool is_empty : is_sequence) given.push_back(is_empty ? sequence_of({}, 0) : tensors[place++]);
         const std::vector<OnnxValuePtr> results = turn_of(c, loop, onnx_value(x.back()), given);
         for (std::size_t i = 0; i < is_sequence.size(); ++i) {
-            if (is_sequence[i]) appended.push_back(results[i + 1]->elements.at(0));
-            else next.push_back(results[i + 1]);
+            if (is_sequence[i])
+                appended.push_back(results[i + 1]->elements.at(0));
+            else
+                next.push_back(results[i + 1]);
         }
         next.insert(next.end(), results.begin() + loop.carried + 1, results.end());
         next.insert(next.end(), appended.begin(), appended.end());
@@ -321,7 +324,7 @@ bool draws(const onnx::GraphProto& graph) {
         const std::string& op = node.op_type();
         const auto is_drawn_in = [](const onnx::AttributeProto& attribute) { return attribute.has_g() && draws(attribute.g()); };
         return op.starts_with("Random") || op == "Bernoulli" || op == "Multinomial" || op == "Dropout" ||
-               std::any_of(node.attribute().begin(), node.attribute().end(), is_drawn_in);
+            std::any_of(node.attribute().begin(), node.attribute().end(), is_drawn_in);
     });
 }
 
@@ -366,7 +369,8 @@ void loop_while(Call& c, const LoopParts& loop, std::vector<Tensor> state, const
 void loop_op(Call& c) {
     const onnx::GraphProto& body = c.graph("body");
     const int carried = c.node().input_size() - 2, outputs = body.output_size();
-    if (carried < 0 || body.input_size() != carried + 2 || outputs < carried + 1) c.reject("its body has {} inputs and {} outputs", body.input_size(), outputs);
+    if (carried < 0 || body.input_size() != carried + 2 || outputs < carried + 1)
+        c.reject("its body has {} inputs and {} outputs", body.input_size(), outputs);
     const LoopParts loop{body, carried, outputs - carried - 1};
     const bool has_times = c.has(0), has_condition = c.has(1);
     if (!has_times && !has_condition) c.reject("it has no end");
@@ -441,14 +445,18 @@ void scan_op(Call& c) {
     const int first = is_old ? 1 : 0;
     const auto scanned = static_cast<int>(c.integer("num_scan_inputs", 0));
     const int carried = c.node().input_size() - first - scanned, outputs = body.output_size();
-    if (scanned < 1 || carried < 0 || outputs < carried || body.input_size() != carried + scanned) c.reject("its body has {} inputs and {} outputs", body.input_size(), outputs);
+    if (scanned < 1 || carried < 0 || outputs < carried || body.input_size() != carried + scanned)
+        c.reject("its body has {} inputs and {} outputs", body.input_size(), outputs);
     if (is_old && c.has(0)) c.reject("lengths of sequences are not supported");
     const std::vector<int64_t> in_axes = c.integers("scan_input_axes"), out_axes = c.integers("scan_output_axes");
     const std::vector<int64_t> in_back = is_old ? c.integers("directions") : c.integers("scan_input_directions");
     const std::vector<int64_t> out_back = is_old ? std::vector<int64_t>() : c.integers("scan_output_directions");
     const auto turns = [&] { return c.size(carried, c.axis(in_axes.empty() ? 0 : in_axes[0], c.rank(carried))); };
-    if (!is_old && (c.interpreter().has_named_dims() || turns() > kMostTurns)) return scan_along(c, body, carried, in_axes, out_axes, in_back, out_back);
-    const auto at = [](const std::vector<int64_t>& list, int i) { return static_cast<std::size_t>(i) < list.size() ? list[static_cast<std::size_t>(i)] : 0; };
+    if (!is_old && (c.interpreter().has_named_dims() || turns() > kMostTurns))
+        return scan_along(c, body, carried, in_axes, out_axes, in_back, out_back);
+    const auto at = [](const std::vector<int64_t>& list, int i) {
+        return static_cast<std::size_t>(i) < list.size() ? list[static_cast<std::size_t>(i)] : 0;
+    };
     const int64_t batch = is_old ? c.size(first, 0) : 1;
     std::vector<std::vector<Tensor>> all_results(static_cast<std::size_t>(outputs));  // of each entry of the batch
     std::vector<int> types(static_cast<std::size_t>(outputs), 0);

@@ -102,7 +102,7 @@ Tensor weights_of(const Resizing& how, const Axis& axis, const Tensor& at) {
 // Along one dimension any of these is a product with a matrix, but for those that pick elements.
 Tensor resized(Call& c, const Tensor& x, const Resizing& how, const Axis& axis) {
     const bool is_picked = how.mode == "nearest";  // an element each
-    constexpr int64_t most = int64_t{1} << 31;  // numbers of such a matrix, or indices
+    constexpr int64_t most = int64_t{1} << 31;     // numbers of such a matrix, or indices
     if (axis.out > (is_picked ? most : most / axis.in)) throw std::length_error("Resize");
     const bool is_crop = how.coordinates == "tf_crop_and_resize";
     const DType dtype = is_floating(x.dtype()) ? x.dtype() : float64;
@@ -112,7 +112,7 @@ Tensor resized(Call& c, const Tensor& x, const Resizing& how, const Axis& axis) 
         if (!c.interpreter().has_named_dims()) constant.emplace();
         const Tensor at = positions(c, how, axis);
         choice = is_picked ? nearest_of(c, how, axis, at) : weights_of(how, axis, at).to(dtype);
-        if (is_crop) outside = logical_or(at < 0, at > tensor(Literal(axis.in - 1), int64));
+        if (is_crop) outside = logical_or(at<0, at> tensor(Literal(axis.in - 1), int64));
     }
     Tensor y;
     if (is_picked) {
@@ -147,9 +147,12 @@ void give_resized(Call& c, const Resizing& how, std::vector<Axis> axes, bool by_
     const Tensor x = c.x(0);
     // Sizes that are the same here may differ in another run, but for those of batches and channels.
     const bool may_differ = !by_scales && c.interpreter().has_named_dims() && x.dim() > 2;
-    axes.erase(std::remove_if(axes.begin(), axes.end(), [&](const Axis& axis) {
-        return axis.in == axis.out && axis.scale == 1 && how.coordinates != "tf_crop_and_resize" && !(may_differ && axis.dim > 1);
-    }), axes.end());
+    axes.erase(std::remove_if(axes.begin(), axes.end(),
+                              [&](const Axis& axis) {
+                                  return axis.in == axis.out && axis.scale == 1 && how.coordinates != "tf_crop_and_resize" &&
+                                      !(may_differ && axis.dim > 1);
+                              }),
+               axes.end());
     if (axes.empty()) return c.give(x.clone());
     for (const Axis& axis : axes) {
         if (axis.in < 1 || axis.out < 1) c.reject("a dimension of size {} becomes one of size {}", axis.in, axis.out);
@@ -166,9 +169,9 @@ void give_resized(Call& c, const Resizing& how, std::vector<Axis> axes, bool by_
         options.align_corners = align_corners;
         if (by_scales) {
             const auto scale = [&](std::size_t i) { return axes[i].scale; };
-            options.scale_factor = axes.size() == 1   ? ScaleFactor{scale(0)}
-                                   : axes.size() == 2 ? ScaleFactor{scale(0), scale(1)}
-                                                      : ScaleFactor{scale(0), scale(1), scale(2)};
+            options.scale_factor = axes.size() == 1 ? ScaleFactor{scale(0)}
+                : axes.size() == 2                  ? ScaleFactor{scale(0), scale(1)}
+                                                    : ScaleFactor{scale(0), scale(1), scale(2)};
         } else {
             for (const Axis& axis : axes) options.size.push_back(axis.out);
         }
@@ -434,12 +437,8 @@ void non_max_suppression(Call& c) {
 }
 
 constexpr OnnxOp kOps[] = {
-    {"Resize", 10, upsample},
-    {"Resize", 11, resize},
-    {"Upsample", 7, upsample},
-    {"GridSample", 16, grid_sample_op},
-    {"RoiAlign", 10, roi_align},
-    {"NonMaxSuppression", 10, non_max_suppression},
+    {"Resize", 10, upsample},           {"Resize", 11, resize},      {"Upsample", 7, upsample},
+    {"GridSample", 16, grid_sample_op}, {"RoiAlign", 10, roi_align}, {"NonMaxSuppression", 10, non_max_suppression},
 };
 
 }  // namespace

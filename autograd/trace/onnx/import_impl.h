@@ -30,16 +30,16 @@ struct OnnxValue {
     enum class Kind : std::uint8_t { tensor, sequence, none };  // none: an optional that is empty
 
     Kind kind = Kind::tensor;
-    int type = 0;         // ONNX's element type; Tapir's dtype may be wider
-    Tensor tensor;        // that the trace knows; undefined: nobody has asked for it yet, see OnnxCall::x()
-    Tensor known;         // its elements, where they do not depend on inputs
-    bool is_parameter = false;   // known, but it may be trained
-    bool by_size = false;        // known, but it differs with the sizes of named dimensions
-    bool sized_by_data = false;  // its shape depends on elements
-    std::function<Tensor()> make;          // `tensor`, where known and by_size
-    std::vector<OnnxValuePtr> elements;    // of a sequence
-    Tensor stacked;                        // of a sequence that a scan made instead: its elements, along dimension 0
-    std::set<std::string> inputs;          // of the model that it depends on
+    int type = 0;                        // ONNX's element type; Tapir's dtype may be wider
+    Tensor tensor;                       // that the trace knows; undefined: nobody has asked for it yet, see OnnxCall::x()
+    Tensor known;                        // its elements, where they do not depend on inputs
+    bool is_parameter = false;           // known, but it may be trained
+    bool by_size = false;                // known, but it differs with the sizes of named dimensions
+    bool sized_by_data = false;          // its shape depends on elements
+    std::function<Tensor()> make;        // `tensor`, where known and by_size
+    std::vector<OnnxValuePtr> elements;  // of a sequence
+    Tensor stacked;                      // of a sequence that a scan made instead: its elements, along dimension 0
+    std::set<std::string> inputs;        // of the model that it depends on
 
     bool is_constant() const noexcept {
         if (kind == Kind::tensor) return known.defined() && !is_parameter;
@@ -61,7 +61,8 @@ bool is_widened(int type) noexcept;
 std::optional<std::pair<std::int64_t, std::int64_t>> range_for_onnx(int type) noexcept;
 /// Element types that the schema at hand may not name yet.
 namespace onnx_types {
-inline constexpr int kE4m3fn = 17, kE4m3fnuz = 18, kE5m2 = 19, kE5m2fnuz = 20, kUint4 = 21, kInt4 = 22, kE2m1 = 23, kE8m0 = 24, kUint2 = 25, kInt2 = 26;
+inline constexpr int kE4m3fn = 17, kE4m3fnuz = 18, kE5m2 = 19, kE5m2fnuz = 20, kUint4 = 21, kInt4 = 22, kE2m1 = 23, kE8m0 = 24, kUint2 = 25,
+                     kInt2 = 26;
 }
 /// Bits of a floating type of 8 bits or fewer, which float32 stands for; 0 for others.
 int small_float_bits(int type) noexcept;
@@ -82,9 +83,9 @@ struct OnnxOp {
     void (*run)(OnnxCall& call);
     enum Flags : std::uint8_t {
         kPlain = 0,
-        kImpure = 1,   // never computed while the model is read: it is random
-        kOwn = 2,      // looks at values itself: control flow, sequences
-        kWraps = 4,    // results that do not fit narrow integers are wrapped
+        kImpure = 1,  // never computed while the model is read: it is random
+        kOwn = 2,     // looks at values itself: control flow, sequences
+        kWraps = 4,   // results that do not fit narrow integers are wrapped
     };
     int flags = kPlain;
     const char* domain = "";
@@ -118,7 +119,7 @@ class OnnxInterpreter {
     struct Scope {
         std::unordered_map<std::string, OnnxValuePtr> values;
         const Scope* outer = nullptr;
-        const onnx::FunctionProto* function = nullptr;              // whose body it is
+        const onnx::FunctionProto* function = nullptr;                            // whose body it is
         std::unordered_map<std::string, const onnx::AttributeProto*> attributes;  // of the function's call
         OnnxValuePtr find(const std::string& name) const;
     };
@@ -202,8 +203,8 @@ class OnnxInterpreter {
     std::int64_t nodes_run_ = 0, turns_around_ = 1;
     std::vector<std::vector<std::string>> last_uses_;
     std::unordered_map<const onnx::NodeProto*, Origin> origins_;
-    std::deque<onnx::NodeProto> changed_;  // nodes of functions' bodies, for one call
-    std::deque<onnx::AttributeProto> defaults_;  // of functions' attributes
+    std::deque<onnx::NodeProto> changed_;                             // nodes of functions' bodies, for one call
+    std::deque<onnx::AttributeProto> defaults_;                       // of functions' attributes
     std::unordered_map<const onnx::TensorProto*, Tensor> constants_;  // read once, so that each run sees the same
 };
 
@@ -218,8 +219,8 @@ class OnnxNeedsValue : public ValueError {
 class OnnxCall {
  public:
     /// is_fold: its operands are known, and so shall its results be.
-    OnnxCall(OnnxInterpreter& interpreter, const onnx::NodeProto& node, const std::vector<OnnxValuePtr>& inputs,
-             OnnxInterpreter::Scope& scope, bool is_fold);
+    OnnxCall(OnnxInterpreter& interpreter, const onnx::NodeProto& node, const std::vector<OnnxValuePtr>& inputs, OnnxInterpreter::Scope& scope,
+             bool is_fold);
 
     // --- Operands ---------------------------------------------------------------------------------------------------------------
 

@@ -23,12 +23,15 @@ namespace tapir::detail {
 namespace {
 
 constexpr std::int64_t kMostNodes = 1 << 20;  // of one run: functions that call others twice make as many as they like of a short file
-constexpr int kDeepest = 64;  // functions and branches inside each other
+constexpr int kDeepest = 64;                  // functions and branches inside each other
 
 // Numbers that differ with the sizes of dimensions: each is a constant of its own, for which the trace finds its formula.
 Tensor of_numbers(const Tensor& known) {
-    if (known.dim() == 0) return tensor(known.dtype() == bool_ ? Literal(known.item<bool>()) : is_floating(known.dtype()) ? Literal(known.item()) :
-                                        Literal(known.item<std::int64_t>()), known.dtype());
+    if (known.dim() == 0)
+        return tensor(known.dtype() == bool_           ? Literal(known.item<bool>())
+                          : is_floating(known.dtype()) ? Literal(known.item())
+                                                       : Literal(known.item<std::int64_t>()),
+                      known.dtype());
     std::vector<Tensor> numbers;
     std::vector<Tensor> elements;
     {
@@ -115,10 +118,9 @@ OnnxValuePtr onnx_constant(const Tensor& known, int type) {
 
 // --- Calls --------------------------------------------------------------------------------------------------------------------------
 
-OnnxCall::OnnxCall(OnnxInterpreter& interpreter, const onnx::NodeProto& node, const std::vector<OnnxValuePtr>& inputs,
-                   OnnxInterpreter::Scope& scope, bool is_fold)
-    : interpreter_(interpreter), node_(node), inputs_(inputs), scope_(scope), is_fold_(is_fold),
-      opset_(interpreter.opset(node.domain(), scope)) {}
+OnnxCall::OnnxCall(OnnxInterpreter& interpreter, const onnx::NodeProto& node, const std::vector<OnnxValuePtr>& inputs, OnnxInterpreter::Scope& scope,
+                   bool is_fold)
+    : interpreter_(interpreter), node_(node), inputs_(inputs), scope_(scope), is_fold_(is_fold), opset_(interpreter.opset(node.domain(), scope)) {}
 
 std::string OnnxCall::name() const { return name_of_node(node_); }
 
@@ -160,7 +162,8 @@ Tensor OnnxCall::known(int i, const char* what) const {
     for (const std::string& input : operand->inputs) names += (names.empty() ? "" : ", ") + input;
     if (names.empty()) reject("its {} is computed from weights or drawn at random, but the graph needs to know it", what);
     throw OnnxNeedsValue(fmt::format("load_onnx: {}: its {} depends on the value of the input {}: a graph needs to know it. Give it in "
-                                     "LoadOnnxOptions::known; the graph holds for this value then", name(), what, names),
+                                     "LoadOnnxOptions::known; the graph holds for this value then",
+                                     name(), what, names),
                          operand->inputs, interpreter_.loc());
 }
 
@@ -292,7 +295,8 @@ static std::vector<std::string> later_texts(const google::protobuf::Message& mes
     const google::protobuf::Reflection& reflection = *message.GetReflection();
     if (const auto* known = message.GetDescriptor()->FindFieldByNumber(number)) {
         for (int i = 0; known->is_repeated() && i < reflection.FieldSize(message, known); ++i) {
-            texts.push_back(known->message_type() ? reflection.GetRepeatedMessage(message, known, i).SerializeAsString() : reflection.GetRepeatedString(message, known, i));
+            texts.push_back(known->message_type() ? reflection.GetRepeatedMessage(message, known, i).SerializeAsString()
+                                                  : reflection.GetRepeatedString(message, known, i));
         }
         if (!known->is_repeated()) texts.push_back(reflection.GetString(message, known));
         return texts;
@@ -300,7 +304,8 @@ static std::vector<std::string> later_texts(const google::protobuf::Message& mes
     const google::protobuf::UnknownFieldSet& fields = reflection.GetUnknownFields(message);
     for (int i = 0; i < fields.field_count(); ++i) {
         const google::protobuf::UnknownField& field = fields.field(i);
-        if (field.number() == number && field.type() == google::protobuf::UnknownField::TYPE_LENGTH_DELIMITED) texts.push_back(field.length_delimited());
+        if (field.number() == number && field.type() == google::protobuf::UnknownField::TYPE_LENGTH_DELIMITED)
+            texts.push_back(field.length_delimited());
     }
     return texts;
 }
@@ -346,8 +351,8 @@ const onnx::FunctionProto* OnnxInterpreter::find_function(const onnx::NodeProto&
     return nullptr;
 }
 
-void OnnxInterpreter::count_unsupported(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes,
-                                        const onnx::FunctionProto* function, std::map<std::string, int>& counts) const {
+void OnnxInterpreter::count_unsupported(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes, const onnx::FunctionProto* function,
+                                        std::map<std::string, int>& counts) const {
     Scope scope;
     scope.function = function;
     std::set<std::string> made;
@@ -529,13 +534,14 @@ const OnnxInterpreter::Origin& OnnxInterpreter::origin_of(const onnx::NodeProto&
     return origin;
 }
 
-void OnnxInterpreter::run_function(const onnx::FunctionProto& function, const onnx::NodeProto& node,
-                                   const std::vector<OnnxValuePtr>& inputs, Scope& outer) {
+void OnnxInterpreter::run_function(const onnx::FunctionProto& function, const onnx::NodeProto& node, const std::vector<OnnxValuePtr>& inputs,
+                                   Scope& outer) {
     Scope scope;
     scope.function = &function;
     for (const std::string& text : later_texts(function, kDefaultsOfFunction)) {
         onnx::AttributeProto& attribute = defaults_.emplace_back();
-        if (!attribute.ParseFromString(text)) fail<FileError>(loc_, "load_onnx: {}: a default of the function {} cannot be read", file_, function.name());
+        if (!attribute.ParseFromString(text))
+            fail<FileError>(loc_, "load_onnx: {}: a default of the function {} cannot be read", file_, function.name());
         scope.attributes[attribute.name()] = &attribute;
     }
     for (const onnx::AttributeProto& attribute : node.attribute()) {
@@ -564,7 +570,8 @@ void OnnxInterpreter::run_function(const onnx::FunctionProto& function, const on
     for (int i = 0; i < function.output_size() && i < node.output_size(); ++i) {
         if (node.output(i).empty()) continue;
         OnnxValuePtr value = scope.find(function.output(i));
-        if (!value) fail<FileError>(loc_, "load_onnx: {}: nothing makes the output {} of the function {}", file_, function.output(i), function.name());
+        if (!value)
+            fail<FileError>(loc_, "load_onnx: {}: nothing makes the output {} of the function {}", file_, function.output(i), function.name());
         outer.values[node.output(i)] = std::move(value);
     }
 }

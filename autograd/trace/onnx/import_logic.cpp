@@ -24,16 +24,9 @@ void not_op(Call& c) { c.give(logical_not(c.x(0))); }
 void where_op(Call& c) { c.give(where(c.x(0), c.x(1), c.x(2)), c.type(1)); }
 
 constexpr OnnxOp kOps[] = {
-    {"And", 1, compare<logical_and>},
-    {"Or", 1, compare<logical_or>},
-    {"Xor", 1, compare<logical_xor>},
-    {"Not", 1, not_op},
-    {"Equal", 1, compare<eq>},
-    {"Less", 1, compare<lt>},
-    {"LessOrEqual", 12, compare<le>},
-    {"Greater", 1, compare<gt>},
-    {"GreaterOrEqual", 12, compare<ge>},
-    {"Where", 9, where_op},
+    {"And", 1, compare<logical_and>},    {"Or", 1, compare<logical_or>}, {"Xor", 1, compare<logical_xor>}, {"Not", 1, not_op},
+    {"Equal", 1, compare<eq>},           {"Less", 1, compare<lt>},       {"LessOrEqual", 12, compare<le>}, {"Greater", 1, compare<gt>},
+    {"GreaterOrEqual", 12, compare<ge>}, {"Where", 9, where_op},
 };
 
 }  // namespace

@@ -102,9 +102,7 @@ void bernoulli_op(Call& c) {
     const Tensor p = c.x(0);
     c.give(bernoulli(p).to(dtype_given(c, p.dtype())));
 }
-void multinomial_op(Call& c) {
-    c.give(multinomial(exp(c.x(0)), c.integer("sample_size", 1), true).to(dtype_given(c, int32)));
-}
+void multinomial_op(Call& c) { c.give(multinomial(exp(c.x(0)), c.integer("sample_size", 1), true).to(dtype_given(c, int32))); }
 
 // Before opset 12 by the attribute, and never while it infers since 7.
 void dropout_op(Call& c) {

@@ -126,14 +126,15 @@ void conv_transpose(Call& c) {
     options.dilation = window.dilation;
     options.groups = c.integer("group", 1);
     bool is_plain = true;
-    for (std::size_t d = 0; d < count; ++d) is_plain &= window.before[d] >= 0 && window.before[d] == window.after[d] && more[d] < std::max(window.stride[d], window.dilation[d]);
+    for (std::size_t d = 0; d < count; ++d)
+        is_plain &= window.before[d] >= 0 && window.before[d] == window.after[d] && more[d] < std::max(window.stride[d], window.dilation[d]);
     if (is_plain) {
         options.padding = window.padding();
         options.output_padding = more;
     }
-    Tensor y = window.dims == 1   ? conv_transpose1d(x, w, c.maybe(2), options)
-               : window.dims == 2 ? conv_transpose2d(x, w, c.maybe(2), options)
-                                  : conv_transpose3d(x, w, c.maybe(2), options);
+    Tensor y = window.dims == 1 ? conv_transpose1d(x, w, c.maybe(2), options)
+        : window.dims == 2      ? conv_transpose2d(x, w, c.maybe(2), options)
+                                : conv_transpose3d(x, w, c.maybe(2), options);
     if (!is_plain) {
         if (c.has(2)) {  // what is added at the end has the bias too
             y = window.dims == 1   ? conv_transpose1d(x, w, {}, options)
@@ -230,9 +231,7 @@ void group_normalization(Call& c) {
     c.give(group_norm(x, groups, scale, bias, c.real("epsilon", 1e-5)));
 }
 
-void lrn(Call& c) {
-    c.give(local_response_norm(c.x(0), c.integer("size", 1), c.real("alpha", 1e-4), c.real("beta", 0.75), c.real("bias", 1)));
-}
+void lrn(Call& c) { c.give(local_response_norm(c.x(0), c.integer("size", 1), c.real("alpha", 1e-4), c.real("beta", 0.75), c.real("bias", 1))); }
 
 void lp_normalization(Call& c) {
     const Tensor x = c.x(0);

@@ -57,9 +57,9 @@ Tensor dilated_sums(const Tensor& x, const OnnxWindow& window) {
     options.stride = window.stride;
     options.dilation = window.dilation;
     const Tensor planes = reshape(x, alone), weight = ones(kernel, x.dtype());
-    const Tensor y = window.dims == 1   ? conv1d(planes, weight, {}, options)
-                     : window.dims == 2 ? conv2d(planes, weight, {}, options)
-                                        : conv3d(planes, weight, {}, options);
+    const Tensor y = window.dims == 1 ? conv1d(planes, weight, {}, options)
+        : window.dims == 2            ? conv2d(planes, weight, {}, options)
+                                      : conv3d(planes, weight, {}, options);
     Shape shape = y.shape();
     shape.raw(0) = x.size(0), shape.raw(1) = x.size(1);
     return reshape(y, shape);
@@ -68,9 +68,9 @@ Tensor dilated_sums(const Tensor& x, const OnnxWindow& window) {
 // options: with divisor_override 1 where windows have gaps.
 Tensor averaged(const Tensor& x, const OnnxWindow& window, const AvgPoolOptions& options) {
     if (is_dilated(window)) return dilated_sums(x, window);
-    return window.dims == 1   ? avg_pool1d(x, window.kernel, options)
-           : window.dims == 2 ? avg_pool2d(x, window.kernel, options)
-                              : avg_pool3d(x, window.kernel, options);
+    return window.dims == 1 ? avg_pool1d(x, window.kernel, options)
+        : window.dims == 2  ? avg_pool2d(x, window.kernel, options)
+                            : avg_pool3d(x, window.kernel, options);
 }
 MaxPoolOptions max_options(const OnnxWindow& window) {
     MaxPoolOptions options;
@@ -79,14 +79,14 @@ MaxPoolOptions max_options(const OnnxWindow& window) {
     return options;
 }
 Tensor largest(const Tensor& x, const OnnxWindow& window, const MaxPoolOptions& options) {
-    return window.dims == 1   ? max_pool1d(x, window.kernel, options)
-           : window.dims == 2 ? max_pool2d(x, window.kernel, options)
-                              : max_pool3d(x, window.kernel, options);
+    return window.dims == 1 ? max_pool1d(x, window.kernel, options)
+        : window.dims == 2  ? max_pool2d(x, window.kernel, options)
+                            : max_pool3d(x, window.kernel, options);
 }
 ValuesIndices largest_with_indices(const Tensor& x, const OnnxWindow& window, const MaxPoolOptions& options) {
-    return window.dims == 1   ? max_pool1d_with_indices(x, window.kernel, options)
-           : window.dims == 2 ? max_pool2d_with_indices(x, window.kernel, options)
-                              : max_pool3d_with_indices(x, window.kernel, options);
+    return window.dims == 1 ? max_pool1d_with_indices(x, window.kernel, options)
+        : window.dims == 2  ? max_pool2d_with_indices(x, window.kernel, options)
+                            : max_pool3d_with_indices(x, window.kernel, options);
 }
 
 void average_pool(Call& c) {

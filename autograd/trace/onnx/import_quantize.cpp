@@ -135,12 +135,8 @@ void linear_conv(Call& c) {
 }
 
 constexpr OnnxOp kOps[] = {
-    {"QuantizeLinear", 10, quantize},
-    {"DequantizeLinear", 10, dequantize},
-    {"DynamicQuantizeLinear", 11, dynamic_quantize},
-    {"MatMulInteger", 10, matmul_integer},
-    {"ConvInteger", 10, conv_integer},
-    {"QLinearMatMul", 10, linear_matmul},
+    {"QuantizeLinear", 10, quantize},      {"DequantizeLinear", 10, dequantize}, {"DynamicQuantizeLinear", 11, dynamic_quantize},
+    {"MatMulInteger", 10, matmul_integer}, {"ConvInteger", 10, conv_integer},    {"QLinearMatMul", 10, linear_matmul},
     {"QLinearConv", 10, linear_conv},
 };
 

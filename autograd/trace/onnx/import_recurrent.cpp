@@ -176,12 +176,14 @@ class Layer {
         const std::vector<double> alphas = call.reals("activation_alpha"), betas = call.reals("activation_beta");
         std::size_t alpha = 0, beta = 0;  // given for those that have such a number
         for (std::string& name : names) {
-            std::transform(name.begin(), name.end(), name.begin(), [](char ch) { return ch >= 'A' && ch <= 'Z' ? static_cast<char>(ch - 'A' + 'a') : ch; });
+            std::transform(name.begin(), name.end(), name.begin(),
+                           [](char ch) { return ch >= 'A' && ch <= 'Z' ? static_cast<char>(ch - 'A' + 'a') : ch; });
             auto [a, b] = defaults_of(name);
             const auto is_one_of = [&](std::initializer_list<const char*> list) {
                 return std::any_of(list.begin(), list.end(), [&](const char* other) { return name == other; });
             };
-            if (is_one_of({"affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu"}) && alpha < alphas.size()) a = alphas[alpha++];
+            if (is_one_of({"affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu"}) && alpha < alphas.size())
+                a = alphas[alpha++];
             if (is_one_of({"affine", "scaledtanh", "hardsigmoid"}) && beta < betas.size()) b = betas[beta++];
             activations_.push_back({name, a, b});
         }
@@ -196,9 +198,7 @@ void rnn(Call& c) {
     const Layer layer(c, 1, {"tanh"});
     layer.run(false, [&](int d) {
         const Tensor r = select(layer.r, 0, d), bias = layer.bias_of(d, 1);
-        return [&layer, r, bias, d](const Tensor& x, const State& state) -> State {
-            return {layer.apply(d, 0, x + linear(state.h, r, bias)), {}};
-        };
+        return [&layer, r, bias, d](const Tensor& x, const State& state) -> State { return {layer.apply(d, 0, x + linear(state.h, r, bias)), {}}; };
     });
 }
 

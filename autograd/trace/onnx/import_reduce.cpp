@@ -19,7 +19,8 @@ template <Tensor (*Fn)(const Tensor&, const Dims&, bool), int OperandSince>
 void reduce(Call& c) {
     const Tensor x = c.x(0);
     std::vector<int64_t> axes = c.opset() < OperandSince ? c.integers("axes") : c.has(1) ? c.integers(1, "axes") : std::vector<int64_t>();
-    if (axes.empty() && c.flag("noop_with_empty_axes", false)) return c.give(Fn(unsqueeze(x, -1), {x.dim()}, false), c.type(0));  // each element alone
+    if (axes.empty() && c.flag("noop_with_empty_axes", false))
+        return c.give(Fn(unsqueeze(x, -1), {x.dim()}, false), c.type(0));  // each element alone
     Dims dims;
     if (axes.empty()) {
         for (int d = 0; d < x.dim(); ++d) dims.push_back(d);

@@ -24,7 +24,8 @@ int64_t product(const std::vector<int64_t>& sizes) { return std::accumulate(size
 void col2im(Call& c) {
     const Tensor x = c.x(0);  // (n, channels * window, windows)
     const std::vector<int64_t> image = c.integers(1, "image_shape"), block = c.integers(2, "block_shape");
-    if (x.dim() != 3 || image.size() != block.size()) c.reject("an operand of shape {}, images of {} and windows of {} dimensions", x.shape(), image.size(), block.size());
+    if (x.dim() != 3 || image.size() != block.size())
+        c.reject("an operand of shape {}, images of {} and windows of {} dimensions", x.shape(), image.size(), block.size());
     Shape sizes{x.size(0), 1};
     for (const int64_t size : image) sizes.push_back(size);
     constexpr int64_t most = 1 << 12;  // elements of a window
@@ -56,9 +57,9 @@ void col2im(Call& c) {
     options.dilation = window.dilation;
     options.groups = channels;
     const Tensor weight = repeat(one, times), spread = reshape(x, columns);
-    const Tensor y = window.dims == 1   ? conv_transpose1d(spread, weight, {}, options)
-                     : window.dims == 2 ? conv_transpose2d(spread, weight, {}, options)
-                                        : conv_transpose3d(spread, weight, {}, options);
+    const Tensor y = window.dims == 1 ? conv_transpose1d(spread, weight, {}, options)
+        : window.dims == 2            ? conv_transpose2d(spread, weight, {}, options)
+                                      : conv_transpose3d(spread, weight, {}, options);
     c.give(pad(y, widths));
 }
 
@@ -67,13 +68,16 @@ void affine_grid_op(Call& c) {
     const Shape size = c.integers(1, "size");
     const bool corners = c.flag("align_corners", false);
     if (size.rank() == 4) return c.give(affine_grid(theta, size, corners));
-    if (size.rank() != 5 || theta.dim() != 3 || theta.size(1) != 3 || theta.size(2) != 4) c.reject("maps of shape {} for a size {}", theta.shape(), size);
+    if (size.rank() != 5 || theta.dim() != 3 || theta.size(1) != 3 || theta.size(2) != 4)
+        c.reject("maps of shape {} for a size {}", theta.shape(), size);
     const Shape volume{size[2], size[3], size[4]};
     std::vector<Tensor> sides;  // x, y, z, 1
     for (int d = 3; d-- > 0;) {
         const int64_t count = volume.raw(d);
         const Tensor at = arange(count, int64).to(theta.dtype());
-        const Tensor centre = corners && count > 1 ? at * (2.0 / static_cast<double>(count - 1)) - 1 : corners ? at : (at * 2 + 1) / static_cast<double>(count) - 1;
+        const Tensor centre = corners && count > 1 ? at * (2.0 / static_cast<double>(count - 1)) - 1
+            : corners                              ? at
+                                                   : (at * 2 + 1) / static_cast<double>(count) - 1;
         Shape shape{1, 1, 1};
         shape.raw(d) = count;
         sides.push_back(expand(reshape(centre, shape), volume));
@@ -87,13 +91,15 @@ void affine_grid_op(Call& c) {
 // and count each element for a mask (Zhu et al. 2019).
 void deform_conv(Call& c) {
     const Tensor x = c.x(0), w = c.x(1), offset = c.x(2);
-    if (x.dim() != 4 || w.dim() != 4 || offset.dim() != 4) c.reject("an operand of shape {}, a weight of shape {}, offsets of shape {}", x.shape(), w.shape(), offset.shape());
+    if (x.dim() != 4 || w.dim() != 4 || offset.dim() != 4)
+        c.reject("an operand of shape {}, a weight of shape {}, offsets of shape {}", x.shape(), w.shape(), offset.shape());
     const OnnxWindow window = onnx_window(c, x.shape(), {w.size(2), w.size(3)});
     const int64_t groups = c.integer("group", 1), offset_groups = c.integer("offset_group", 1), n = x.size(0), channels = x.size(1);
     const int64_t kh = w.size(2), kw = w.size(3), taps = kh * kw, height = offset.size(2), width = offset.size(3);
     if (groups < 1 || offset_groups < 1 || channels % offset_groups != 0 || w.size(1) * groups != channels || w.size(0) % groups != 0 ||
         offset.size(1) != offset_groups * taps * 2) {
-        c.reject("an operand of shape {}, a weight of shape {}, offsets of shape {} in {} and {} groups", x.shape(), w.shape(), offset.shape(), groups, offset_groups);
+        c.reject("an operand of shape {}, a weight of shape {}, offsets of shape {} in {} and {} groups", x.shape(), w.shape(), offset.shape(),
+                 groups, offset_groups);
     }
     // Where each tap of each window is before it is moved: (taps, 1 or height, 1 or width).
     const auto places = [&](std::size_t d, int64_t count) {
@@ -107,7 +113,8 @@ void deform_conv(Call& c) {
     const Tensor gy = in_grid(select(moves, 2, 0) + places(0, height), x.size(2)), gx = in_grid(select(moves, 2, 1) + places(1, width), x.size(3));
     const Tensor grid = reshape(stack({gx, gy}, -1), {n * offset_groups, taps * height, width, 2});
     const int64_t each = channels / offset_groups;
-    Tensor columns = reshape(grid_sample(reshape(x, {n * offset_groups, each, x.size(2), x.size(3)}), grid), {n, offset_groups, each, taps, height * width});
+    Tensor columns =
+        reshape(grid_sample(reshape(x, {n * offset_groups, each, x.size(2), x.size(3)}), grid), {n, offset_groups, each, taps, height * width});
     if (c.has(4)) columns = columns * reshape(c.x(4), {n, offset_groups, 1, taps, height * width});
     const Tensor weight = reshape(w, {1, groups, w.size(0) / groups, w.size(1) * taps});
     Tensor y = reshape(matmul(weight, reshape(columns, {n, groups, w.size(1) * taps, height * width})), {n, w.size(0), height, width});

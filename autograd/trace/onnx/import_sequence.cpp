@@ -122,7 +122,8 @@ void map(Call& c) {
         inner.attributes = c.scope().attributes;
         for (int k = 0; k < c.count(); ++k) {
             const OnnxValuePtr& operand = c.value(k);
-            if (operand->kind == Kind::sequence && operand->elements.size() != count) c.reject("sequences of {} and {}", count, operand->elements.size());
+            if (operand->kind == Kind::sequence && operand->elements.size() != count)
+                c.reject("sequences of {} and {}", count, operand->elements.size());
             inner.values[body.input(k).name()] = operand->kind == Kind::sequence ? elements(c, k)[i] : operand;
         }
         std::vector<OnnxValuePtr> outputs = c.interpreter().run(body, inner);

@@ -251,7 +251,8 @@ void bit_cast(Call& c) {
     const auto type = static_cast<int>(c.integer("to", 0));
     const std::optional<DType> dtype = dtype_for_onnx(type);
     if (!dtype) c.reject("there is no type {} in Tapir", onnx_type_name(type));
-    if (small_float_bits(type) || small_float_bits(c.type(0))) c.reject("bits of {} as {} are not supported", onnx_type_name(c.type(0)), onnx_type_name(type));
+    if (small_float_bits(type) || small_float_bits(c.type(0)))
+        c.reject("bits of {} as {} are not supported", onnx_type_name(c.type(0)), onnx_type_name(type));
     if (!is_floating(*dtype) && !is_floating(c.dtype(0))) {
         const Tensor x = c.x(0).to(*dtype);  // modulo 2^bits
         return c.give(wrapped(x, type), type);
@@ -329,7 +330,8 @@ void depth_to_space(Call& c) {
 void space_to_depth(Call& c) {
     const Tensor x = c.x(0);
     const int64_t block = c.integer("blocksize", 0);
-    if (x.dim() != 4 || block < 1 || block > kMostBlock || x.size(2) % block != 0 || x.size(3) % block != 0) c.reject("blocks of {} in a shape {}", block, x.shape());
+    if (x.dim() != 4 || block < 1 || block > kMostBlock || x.size(2) % block != 0 || x.size(3) % block != 0)
+        c.reject("blocks of {} in a shape {}", block, x.shape());
     const int64_t n = x.size(0), depth = x.size(1), h = x.size(2) / block, w = x.size(3) / block;
     if (c.text("mode", "DCR") == "CRD") return c.give(pixel_unshuffle(x, block));
     const Tensor blocks = permute(reshape(x, {n, depth, h, block, w, block}), {0, 3, 5, 1, 2, 4});

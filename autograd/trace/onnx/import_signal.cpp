@@ -160,7 +160,8 @@ void tf_idf(Call& c) {
     const std::string mode = c.text("mode", "TF");
     const bool is_row = x.dim() == 1;
     if (is_row) x = unsqueeze(x, 0);
-    if (x.dim() != 2 || shortest < 1 || longest < shortest || longest > 64 || skips < 0 || skips > 1000 || columns.empty()) c.reject("its attributes do not fit");
+    if (x.dim() != 2 || shortest < 1 || longest < shortest || longest > 64 || skips < 0 || skips > 1000 || columns.empty())
+        c.reject("its attributes do not fit");
     const int64_t batch = x.size(0), length = x.size(1), width = *std::max_element(columns.begin(), columns.end()) + 1;
     if (*std::min_element(columns.begin(), columns.end()) < 0 || width > 1 << 24) c.reject("its ngram_indexes are out of range");
     Tensor counts = zeros({batch, width}, float32);
@@ -172,11 +173,14 @@ void tf_idf(Call& c) {
         if (begin < 0 || end < begin || end > static_cast<int64_t>(pool.size()) || (end - begin) % n != 0) c.reject("its ngram_counts do not fit");
         const auto grams = static_cast<std::size_t>((end - begin) / n);
         if (gram + grams > columns.size()) c.reject("its ngram_indexes are too few");
-        const std::vector<int64_t> here(columns.begin() + static_cast<std::ptrdiff_t>(gram), columns.begin() + static_cast<std::ptrdiff_t>(gram + grams));
-        for (std::size_t i = 0; i < grams && gram + i < given_weights.size(); ++i) weights[static_cast<std::size_t>(here[i])] = given_weights[gram + i];
+        const std::vector<int64_t> here(columns.begin() + static_cast<std::ptrdiff_t>(gram),
+                                        columns.begin() + static_cast<std::ptrdiff_t>(gram + grams));
+        for (std::size_t i = 0; i < grams && gram + i < given_weights.size(); ++i)
+            weights[static_cast<std::size_t>(here[i])] = given_weights[gram + i];
         gram += grams;
         if (n < shortest || n > longest || grams == 0) continue;
-        const Tensor words = tensor(std::vector<int64_t>(pool.begin() + begin, pool.begin() + end), x.dtype()).reshape({static_cast<int64_t>(grams), n});
+        const Tensor words =
+            tensor(std::vector<int64_t>(pool.begin() + begin, pool.begin() + end), x.dtype()).reshape({static_cast<int64_t>(grams), n});
         const Tensor places = tensor(here, int64);
         for (int64_t skip = 0; skip <= (n == 1 ? 0 : skips); ++skip) {
             const int64_t reach = (n - 1) * (skip + 1) + 1, windows = length - reach + 1;

@@ -17,14 +17,14 @@ namespace {
 struct SmallFloat {
     int type, bits, mantissa, bias;
     bool is_signed;
-    int nans;            // how many of the largest codes are nan, and with has_infinity the one before is infinite
+    int nans;  // how many of the largest codes are nan, and with has_infinity the one before is infinite
     bool has_infinity;
     bool is_unsigned_zero;  // the code of -0 is the only nan
 };
 constexpr SmallFloat kTypes[] = {
-    {onnx_types::kE4m3fn, 8, 3, 7, true, 1, false, false},   {onnx_types::kE4m3fnuz, 8, 3, 8, true, 0, false, true},
-    {onnx_types::kE5m2, 8, 2, 15, true, 3, true, false},     {onnx_types::kE5m2fnuz, 8, 2, 16, true, 0, false, true},
-    {onnx_types::kE2m1, 4, 1, 1, true, 0, false, false},     {onnx_types::kE8m0, 8, 0, 127, false, 1, false, false},
+    {onnx_types::kE4m3fn, 8, 3, 7, true, 1, false, false}, {onnx_types::kE4m3fnuz, 8, 3, 8, true, 0, false, true},
+    {onnx_types::kE5m2, 8, 2, 15, true, 3, true, false},   {onnx_types::kE5m2fnuz, 8, 2, 16, true, 0, false, true},
+    {onnx_types::kE2m1, 4, 1, 1, true, 0, false, false},   {onnx_types::kE8m0, 8, 0, 127, false, 1, false, false},
 };
 
 const SmallFloat* find(int type) noexcept {

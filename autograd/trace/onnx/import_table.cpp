@@ -10,10 +10,9 @@ using Table = std::map<std::pair<std::string, std::string>, std::vector<const On
 
 Table make_table() {
     Table table;
-    for (const auto& ops : {onnx_math_ops(), onnx_logic_ops(), onnx_shape_ops(), onnx_index_ops(), onnx_reduce_ops(), onnx_nn_ops(),
-                            onnx_pool_ops(), onnx_recurrent_ops(), onnx_loss_ops(), onnx_make_ops(), onnx_image_ops(), onnx_quantize_ops(),
-                            onnx_signal_ops(), onnx_sequence_ops(), onnx_control_ops(), onnx_training_ops(), onnx_attention_ops(),
-                            onnx_region_ops()}) {
+    for (const auto& ops : {onnx_math_ops(), onnx_logic_ops(), onnx_shape_ops(), onnx_index_ops(), onnx_reduce_ops(), onnx_nn_ops(), onnx_pool_ops(),
+                            onnx_recurrent_ops(), onnx_loss_ops(), onnx_make_ops(), onnx_image_ops(), onnx_quantize_ops(), onnx_signal_ops(),
+                            onnx_sequence_ops(), onnx_control_ops(), onnx_training_ops(), onnx_attention_ops(), onnx_region_ops()}) {
         for (const OnnxOp& op : ops) table[{op.domain, op.name}].push_back(&op);
     }
     return table;

@@ -25,11 +25,11 @@ struct Stored {
 constexpr std::int64_t kHighest = std::numeric_limits<std::int64_t>::max();
 // Those that Tapir has no dtype for.
 constexpr Stored kWidened[] = {
-    {TensorProto::INT8, DType::int32, 8, -128, 127},   {TensorProto::INT16, DType::int32, 16, -32768, 32767},
-    {TensorProto::UINT16, DType::int32, 16, 0, 65535}, {TensorProto::UINT32, DType::int64, 32, 0, 4294967295},
-    {TensorProto::UINT64, DType::int64, 64, 0, kHighest},
-    {onnx_types::kUint4, DType::int32, 4, 0, 15},      {onnx_types::kInt4, DType::int32, 4, -8, 7},
-    {onnx_types::kUint2, DType::int32, 2, 0, 3},       {onnx_types::kInt2, DType::int32, 2, -2, 1},
+    {TensorProto::INT8, DType::int32, 8, -128, 127},      {TensorProto::INT16, DType::int32, 16, -32768, 32767},
+    {TensorProto::UINT16, DType::int32, 16, 0, 65535},    {TensorProto::UINT32, DType::int64, 32, 0, 4294967295},
+    {TensorProto::UINT64, DType::int64, 64, 0, kHighest}, {onnx_types::kUint4, DType::int32, 4, 0, 15},
+    {onnx_types::kInt4, DType::int32, 4, -8, 7},          {onnx_types::kUint2, DType::int32, 2, 0, 3},
+    {onnx_types::kInt2, DType::int32, 2, -2, 1},
 };
 
 const Stored* widened(int type) noexcept {
@@ -248,9 +248,10 @@ Tensor wrapped(const Tensor& x, int type) {
 
 std::string onnx_type_name(int type) {
     // Those after BFLOAT16 may be newer than the schema at hand.
-    constexpr const char* names[] = {"UNDEFINED", "FLOAT", "UINT8", "INT8", "UINT16", "INT16", "INT32", "INT64", "STRING",
-                                     "BOOL", "FLOAT16", "DOUBLE", "UINT32", "UINT64", "COMPLEX64", "COMPLEX128", "BFLOAT16", "FLOAT8E4M3FN",
-                                     "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "UINT4", "INT4", "FLOAT4E2M1", "FLOAT8E8M0", "UINT2", "INT2"};
+    constexpr const char* names[] = {"UNDEFINED", "FLOAT",      "UINT8",      "INT8",         "UINT16",         "INT16",      "INT32",
+                                     "INT64",     "STRING",     "BOOL",       "FLOAT16",      "DOUBLE",         "UINT32",     "UINT64",
+                                     "COMPLEX64", "COMPLEX128", "BFLOAT16",   "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ",
+                                     "UINT4",     "INT4",       "FLOAT4E2M1", "FLOAT8E8M0",   "UINT2",          "INT2"};
     return type >= 0 && static_cast<std::size_t>(type) < std::size(names) ? names[type] : fmt::format("{}", type);
 }
 

@@ -60,8 +60,7 @@ struct LoadOnnxOptions {
 /// for each size, OutOfMemory where no sizes that fit do with trial_memory, and what ops throw, with the node's name.
 Graph load_onnx(const TextArg& path, const LoadOnnxOptions& options = {}, Loc loc = Loc::current());
 /// The same from memory. folder: where files of weights are; empty: there are none.
-Graph load_onnx_from_memory(TextViewArg bytes, const LoadOnnxOptions& options = {}, const TextArg& folder = {},
-                            Loc loc = Loc::current());
+Graph load_onnx_from_memory(TextViewArg bytes, const LoadOnnxOptions& options = {}, const TextArg& folder = {}, Loc loc = Loc::current());
 
 // --- Writing ------------------------------------------------------------------------------------------------------------------------
 

@@ -8,9 +8,9 @@ constexpr struct {
     DType dtype;
     int onnx;
 } kTypes[] = {
-    {DType::float32, onnx::TensorProto::FLOAT}, {DType::float64, onnx::TensorProto::DOUBLE}, {DType::float16, onnx::TensorProto::FLOAT16},
-    {DType::bfloat16, onnx::TensorProto::BFLOAT16}, {DType::int32, onnx::TensorProto::INT32}, {DType::int64, onnx::TensorProto::INT64},
-    {DType::uint8, onnx::TensorProto::UINT8}, {DType::boolean, onnx::TensorProto::BOOL},
+    {DType::float32, onnx::TensorProto::FLOAT},     {DType::float64, onnx::TensorProto::DOUBLE}, {DType::float16, onnx::TensorProto::FLOAT16},
+    {DType::bfloat16, onnx::TensorProto::BFLOAT16}, {DType::int32, onnx::TensorProto::INT32},    {DType::int64, onnx::TensorProto::INT64},
+    {DType::uint8, onnx::TensorProto::UINT8},       {DType::boolean, onnx::TensorProto::BOOL},
 };
 
 }  // namespace

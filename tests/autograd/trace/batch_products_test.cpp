@@ -47,10 +47,12 @@ TEST_CASE("a tree's products are made level by level") {
 
 TEST_CASE("products that need each other stay apart") {
     const Tensor w = randn({40, 40}).requires_grad_();
-    Graph graph = trace([=](const Tensor& x, const Tensor& y) {
-        const Tensor a = matmul(x, w), b = matmul(tanh(a), w);  // one after the other
-        return std::vector<Tensor>{b, matmul(y, w) + 1};        // beside the first
-    }, {{"x", randn({2, 40})}, {"y", randn({3, 40})}});
+    Graph graph = trace(
+        [=](const Tensor& x, const Tensor& y) {
+            const Tensor a = matmul(x, w), b = matmul(tanh(a), w);  // one after the other
+            return std::vector<Tensor>{b, matmul(y, w) + 1};        // beside the first
+        },
+        {{"x", randn({2, 40})}, {"y", randn({3, 40})}});
     const Tensor x = randn({2, 40}), y = randn({3, 40});
     const std::vector<Tensor> wanted = graph({x, y});
     CHECK(batch_products(graph) == 1);
@@ -62,9 +64,11 @@ TEST_CASE("products that need each other stay apart") {
 
 TEST_CASE("products with others, of many rows, or of sizes that are not known stay as they are") {
     const Tensor w = randn({40, 40}).requires_grad_(), v = randn({40, 40}).requires_grad_(), small = randn({4, 40}).requires_grad_();
-    Graph graph = trace([=](const Tensor& x, const Tensor& many, const Tensor& some) {
-        return std::vector<Tensor>{linear(x, w), linear(x, v), linear(many, w), linear(some, w), linear(x, small), linear(x * 2, small)};
-    }, {{"x", randn({2, 40})}, {"many", randn({100, 40})}, {"some", randn({3, 40}), {"batch"}}});
+    Graph graph = trace(
+        [=](const Tensor& x, const Tensor& many, const Tensor& some) {
+            return std::vector<Tensor>{linear(x, w), linear(x, v), linear(many, w), linear(some, w), linear(x, small), linear(x * 2, small)};
+        },
+        {{"x", randn({2, 40})}, {"many", randn({100, 40})}, {"some", randn({3, 40}), {"batch"}}});
     CHECK(batch_products(graph) == 0);
 }
 

@@ -45,9 +45,7 @@ struct Several {
 
 // As Tensor difference(In, const Tensor&), with more that a user need not give.
 struct Optional {
-    Tensor operator()(In x, const Tensor& y = {}, double factor = 1) const {
-        return (y.defined() ? x.tensor - y : x.tensor) * factor;
-    }
+    Tensor operator()(In x, const Tensor& y = {}, double factor = 1) const { return (y.defined() ? x.tensor - y : x.tensor) * factor; }
 };
 
 struct Net : nn::Module {

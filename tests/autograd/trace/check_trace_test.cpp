@@ -52,8 +52,9 @@ TEST_CASE("a program that branches on data is found out where it goes another wa
     CHECK(check_trace(graph, fn, {ones({3}) * 2}).ok);  // the guard would not hold, but the way is the same
     const auto result = check_trace(graph, fn, {-ones({3})}, {.raise_exception = false});
     CHECK_FALSE(result);
-    CHECK(result.message == "the graph goes on with exp at " + place(line + 1) + ", the program with tanh at " + place(line + 2) +
-                                ": it went another way; before, the program read a value with item() at " + place(line + 1));
+    CHECK(result.message ==
+          "the graph goes on with exp at " + place(line + 1) + ", the program with tanh at " + place(line + 2) +
+              ": it went another way; before, the program read a value with item() at " + place(line + 1));
     CHECK(result.where.line() == static_cast<unsigned>(line + 2));
     FAILS_IN(TapeError, "check_trace: the graph goes on with exp", "it went another way", check_trace(graph, fn, {-ones({3})}));
 }
@@ -86,8 +87,9 @@ TEST_CASE("a number that was baked in is found out") {
     scale = 2;
     table = tensor({1.0f, 1.5f});
     CHECK(check_trace(graph, fn, {zeros({2})}, {.raise_exception = false}).message ==
-          "add at " + place(line) + ": operand 1, a constant of the graph, is another one now: 1 of 2 elements differ, element (1,) most: "
-          "1 in the graph, 1.5 in the program");
+          "add at " + place(line) +
+              ": operand 1, a constant of the graph, is another one now: 1 of 2 elements differ, element (1,) most: "
+              "1 in the graph, 1.5 in the program");
 }
 
 TEST_CASE("an attribute that depends on data is found out") {
@@ -145,11 +147,22 @@ TEST_CASE("what a check is given has to fit") {
     FAILS(ValueError, "check_trace: 2 inputs given, the graph has 1", check_trace(graph, fn, {ones({2, 3}), ones({1})}));
     FAILS(ValueError, "check_trace: the input x is undefined", check_trace(graph, fn, {Tensor()}));
     FAILS(ShapeError, "graph: the input x has shape (2, 4), the graph was made for (batch, 3)", check_trace(graph, fn, {ones({2, 4})}));
-    FAILS(ValueError, "check_trace: the function gave an undefined tensor", check_trace(graph, [](const Tensor&) { return Tensor(); }, {ones({2, 3})}));
+    FAILS(ValueError, "check_trace: the function gave an undefined tensor",
+          check_trace(graph, [](const Tensor&) { return Tensor(); }, {ones({2, 3})}));
     FAILS(TapeError, "the graph has 1 outputs, the program 2",
-          check_trace(graph, [](const Tensor& x) { const Tensor y = x * 2; return std::vector<Tensor>{y, y}; }, {ones({2, 3})}));
+          check_trace(graph,
+                      [](const Tensor& x) {
+                          const Tensor y = x * 2;
+                          return std::vector<Tensor>{y, y};
+                      },
+                      {ones({2, 3})}));
     FAILS(TapeError, "check_trace: this thread is tracing",
-          trace([&](const Tensor& x) { check_trace(graph, fn, {x}); return x; }, {{"x", ones({2, 3})}}));
+          trace(
+              [&](const Tensor& x) {
+                  check_trace(graph, fn, {x});
+                  return x;
+              },
+              {{"x", ones({2, 3})}}));
     // It throws what the program throws, and all is as it was.
     Tensor total = zeros({3});
     const auto fails = [&](const Tensor& x) {
@@ -179,10 +192,13 @@ TEST_CASE("of branches and bodies the op within is named") {
     };
     const int body = __LINE__ - 3;
     const auto scanning = [&](const Tensor& x) {
-        return scan([&](const Tensor& h, const Tensor& row) {
-            const Tensor noisy = h + rand({3});
-            return cond(row.sum() > 0, [&] { return noisy * scale; }, [&] { return noisy + row; });
-        }, {zeros({3})}, {x}, {.reverse = true}).carry[0];
+        return scan(
+                   [&](const Tensor& h, const Tensor& row) {
+                       const Tensor noisy = h + rand({3});
+                       return cond(row.sum() > 0, [&] { return noisy * scale; }, [&] { return noisy + row; });
+                   },
+                   {zeros({3})}, {x}, {.reverse = true})
+            .carry[0];
     };
     const int branch = __LINE__ - 3;
     const Graph loop = trace(looping, {{"x", ones({3})}}), steps = trace(scanning, {{"x", ones({2, 3}), {"steps"}}});
@@ -191,12 +207,18 @@ TEST_CASE("of branches and bodies the op within is named") {
     CHECK(check_trace(steps, scanning, {rows}).ok);
     scale = 3;
     auto result = check_trace(loop, looping, {ones({3})}, {.raise_exception = false});
-    CHECK(result.message == "mul at " + place(body) + ": operand 1, a constant of the graph, is another one now: 2 in the graph, 3 in the program; "
-                            "in the first step of while_loop at " + place(body + 1));
+    CHECK(result.message ==
+          "mul at " + place(body) +
+              ": operand 1, a constant of the graph, is another one now: 2 in the graph, 3 in the program; "
+              "in the first step of while_loop at " +
+              place(body + 1));
     CHECK(result.where.line() == static_cast<unsigned>(body));
     result = check_trace(steps, scanning, {rows}, {.raise_exception = false});
-    CHECK(result.message == "mul at " + place(branch) + ": operand 1, a constant of the graph, is another one now: 2 in the graph, 3 in the program; "
-                            "in cond at " + place(branch) + "; in the first step of scan at " + place(branch - 2));
+    CHECK(result.message ==
+          "mul at " + place(branch) +
+              ": operand 1, a constant of the graph, is another one now: 2 in the graph, 3 in the program; "
+              "in cond at " +
+              place(branch) + "; in the first step of scan at " + place(branch - 2));
     scale = 2;
     uses_tanh = true;
     CHECK(has(check_trace(loop, looping, {ones({3})}, {.raise_exception = false}).message,
@@ -221,6 +243,6 @@ TEST_CASE("a body that uses another number of tensors is compared within") {
           "the graph goes on with sin at " + place(line) + ", the program with cos at " + place(line) + ": it went another way; in cond at " +
               place(line));
     // In the branch that is not taken: that is all that is known.
-    CHECK(has(check_trace(graph, fn, {-ones({3})}, {.raise_exception = false}).message,
-              "cond at " + place(line) + ", of another number of operands"));
+    CHECK(
+        has(check_trace(graph, fn, {-ones({3})}, {.raise_exception = false}).message, "cond at " + place(line) + ", of another number of operands"));
 }

@@ -238,10 +238,12 @@ TEST_CASE("a run may be given what the last one gave") {
 TEST_CASE("outputs may be inputs, parameters, views and one another") {
     manual_seed(5);
     const Tensor w = randn({4, 4}).requires_grad_();
-    const Graph graph = trace([=](const Tensor& x) {
-        const Tensor y = relu(matmul(x, w)), t = y.t(), doubled = t * 2;
-        return std::vector<Tensor>{x, y, t, y[0], doubled, doubled, doubled.narrow(0, 1, 2) + 1, w.t()};
-    }, {{"x", randn({3, 4})}});
+    const Graph graph = trace(
+        [=](const Tensor& x) {
+            const Tensor y = relu(matmul(x, w)), t = y.t(), doubled = t * 2;
+            return std::vector<Tensor>{x, y, t, y[0], doubled, doubled, doubled.narrow(0, 1, 2) + 1, w.t()};
+        },
+        {{"x", randn({3, 4})}});
     std::vector<std::vector<Tensor>> got, wanted;
     for (int i = 0; i < 4; ++i) {
         const Tensor x = randn({3, 4});
@@ -264,12 +266,14 @@ TEST_CASE("operands that are not contiguous, and shapes in turn") {
 }
 
 TEST_CASE("sizes that depend on data do not meet planned memory") {
-    const Graph graph = trace([](const Tensor& x) {
-        const Tensor some = masked_select(x, x > 0) * 2 + 1;
-        return std::vector<Tensor>{sum(some * some), cat({some, some}) - 1};
-    }, {{"x", tensor({1.0, -2.0, 3.0})}});
-    for (const Tensor& x : {tensor({1.0, -2.0, 3.0}), tensor({1.0, -5.0, 4.0}), tensor({1.0, 2.0, 3.0}), tensor({-1.0, -2.0, -3.0}),
-                            tensor({1.0, -2.0, 3.0})}) {
+    const Graph graph = trace(
+        [](const Tensor& x) {
+            const Tensor some = masked_select(x, x > 0) * 2 + 1;
+            return std::vector<Tensor>{sum(some * some), cat({some, some}) - 1};
+        },
+        {{"x", tensor({1.0, -2.0, 3.0})}});
+    for (const Tensor& x :
+         {tensor({1.0, -2.0, 3.0}), tensor({1.0, -5.0, 4.0}), tensor({1.0, 2.0, 3.0}), tensor({-1.0, -2.0, -3.0}), tensor({1.0, -2.0, 3.0})}) {
         check_same(graph.run({{"x", x}}), graph({x}));
     }
 }
@@ -335,12 +339,14 @@ TEST_CASE("updates that read each other's parameters see what was there before")
     Tensor a = tensor({1.0, 2.0}), b = tensor({10.0, 20.0});
     TraceOptions options;
     options.parameters = {{"a", a}, {"b", b}};
-    const Graph graph = trace([&](const Tensor& x) {
-        const Tensor was = a.clone();
-        a.copy_(b + x);
-        b.copy_(was - x);
-        return was * 1;
-    }, {{"x", tensor({0.0, 0.0})}}, options);
+    const Graph graph = trace(
+        [&](const Tensor& x) {
+            const Tensor was = a.clone();
+            a.copy_(b + x);
+            b.copy_(was - x);
+            return was * 1;
+        },
+        {{"x", tensor({0.0, 0.0})}}, options);
     Tensor wanted_a = a.clone(), wanted_b = b.clone();
     for (int i = 0; i < 4; ++i) {
         const Tensor x = tensor({i + 1.0, 0.5});
@@ -357,10 +363,12 @@ TEST_CASE("parameters that share memory are updated one after the other") {
     Tensor whole = tensor({1.0, 2.0, 3.0}), part = whole.narrow(0, 0, 2);
     TraceOptions options;
     options.parameters = {{"whole", whole}};
-    const Graph graph = trace([&](const Tensor& x) {
-        whole.mul_(2);
-        return whole.narrow(0, 0, 2) + x;
-    }, {{"x", zeros({2}, {part.dtype()})}}, options);
+    const Graph graph = trace(
+        [&](const Tensor& x) {
+            whole.mul_(2);
+            return whole.narrow(0, 0, 2) + x;
+        },
+        {{"x", zeros({2}, {part.dtype()})}}, options);
     const Tensor before = whole.clone();
     for (int i = 1; i <= 4; ++i) {
         // The input is a view of the parameter that the run overwrites.

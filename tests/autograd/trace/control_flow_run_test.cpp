@@ -50,21 +50,26 @@ TEST_CASE("what is carried changes places, is shown, and stays") {
     const Tensor w = randn({4, 4}) / 3;
     const auto fn = [&](const Tensors& x) {
         // Fibonacci's numbers swap places; a matrix is turned around; the third is never touched.
-        return while_loop([](const Tensors& now) { return now[3] > 0; }, [&](const Tensors& now) {
-            return Tensors{now[1], now[0] + now[1], now[2].t(), now[3] - 1, matmul(now[4].t(), w)};
-        }, {x[0], x[1], x[2], x[3], x[2]});
+        return while_loop([](const Tensors& now) { return now[3] > 0; },
+                          [&](const Tensors& now) { return Tensors{now[1], now[0] + now[1], now[2].t(), now[3] - 1, matmul(now[4].t(), w)}; },
+                          {x[0], x[1], x[2], x[3], x[2]});
     };
     const Tensor m = randn({4, 4});
-    check_runs(fn, {{ones({}), ones({}), m, count(9)}, {ones({}), zeros({}), m + 1, count(0)}, {zeros({}), ones({}), -m, count(1)},
-                    {ones({}) * 2, ones({}), m, count(30)}});
+    check_runs(fn,
+               {{ones({}), ones({}), m, count(9)},
+                {ones({}), zeros({}), m + 1, count(0)},
+                {zeros({}), ones({}), -m, count(1)},
+                {ones({}) * 2, ones({}), m, count(30)}});
 }
 
 TEST_CASE("a scan along strided slices, which its steps give back") {
     const auto fn = [](const Tensors& x) {
-        const ScanResult r = scan([](const Tensors& now) {
-            const Tensor h = tanh(now[0] + now[1] * now[2]);
-            return Tensors{h, now[1], h, now[2], h.sum(), now[0]};
-        }, {x[0], x[0]}, {x[1].t()}, {.reverse = true});
+        const ScanResult r = scan(
+            [](const Tensors& now) {
+                const Tensor h = tanh(now[0] + now[1] * now[2]);
+                return Tensors{h, now[1], h, now[2], h.sum(), now[0]};
+            },
+            {x[0], x[0]}, {x[1].t()}, {.reverse = true});
         Tensors all = r.carry;
         all.insert(all.end(), r.outputs.begin(), r.outputs.end());
         return all;
@@ -74,10 +79,13 @@ TEST_CASE("a scan along strided slices, which its steps give back") {
 
 TEST_CASE("a scan of any length, with int64 and bool among what is carried") {
     const auto fn = [](const Tensor& h, const Tensor& xs) {
-        return scan([](const Tensors& now) {
-            const Tensor seen = logical_or(now[1], now[3] > 1);
-            return Tensors{now[0] * 0.5 + now[3], seen, now[2] + 1, now[2]};
-        }, {h, full({}, false, bool_), count(0)}, {xs}).carry;
+        return scan(
+                   [](const Tensors& now) {
+                       const Tensor seen = logical_or(now[1], now[3] > 1);
+                       return Tensors{now[0] * 0.5 + now[3], seen, now[2] + 1, now[2]};
+                   },
+                   {h, full({}, false, bool_), count(0)}, {xs})
+            .carry;
     };
     const Graph graph = trace(fn, {{"h", zeros({})}, {"xs", randn({4}), {"time"}}});
     const CompiledGraph run = graph.compile();
@@ -93,12 +101,16 @@ TEST_CASE("a scan of any length, with int64 and bool among what is carried") {
 TEST_CASE("a loop in a branch in a loop") {
     const Tensor w = randn({3, 3}) / 2;
     const auto fn = [&](const Tensors& x) {
-        const Tensors end = while_loop([](const Tensor&, const Tensor& i) { return i < 5; }, [&](const Tensor& h, const Tensor& i) {
-            const Tensor next = cond(h.sum() > 0, [&] {
-                return while_loop([](const Tensor& y) { return y.abs().sum() > 1; }, [](const Tensor& y) { return y / 2; }, {h})[0];
-            }, [&] { return scan([](const Tensor& y, const Tensor& row) { return Tensors{tanh(y - row)}; }, {h}, {w}).carry[0] + 1; });
-            return Tensors{matmul(next, w) + 0.1, i + 1};
-        }, {x[0], count(0)});
+        const Tensors end = while_loop(
+            [](const Tensor&, const Tensor& i) { return i < 5; },
+            [&](const Tensor& h, const Tensor& i) {
+                const Tensor next = cond(
+                    h.sum() > 0,
+                    [&] { return while_loop([](const Tensor& y) { return y.abs().sum() > 1; }, [](const Tensor& y) { return y / 2; }, {h})[0]; },
+                    [&] { return scan([](const Tensor& y, const Tensor& row) { return Tensors{tanh(y - row)}; }, {h}, {w}).carry[0] + 1; });
+                return Tensors{matmul(next, w) + 0.1, i + 1};
+            },
+            {x[0], count(0)});
         return Tensors{end[0]};
     };
     check_runs(fn, {{randn({3})}, {randn({3})}, {ones({3}) * -2}});
@@ -121,7 +133,8 @@ TEST_CASE("a branch or loop whose first run gives its operand back, which lies i
 TEST_CASE("gradients of loops keep their steps") {
     const Tensor w = (randn({3, 3}, float64) / 2).requires_grad_();
     const auto fn = [&](const Tensor& x) {
-        const Tensor end = while_loop([](const Tensor& h) { return h.norm() > 0.5; }, [&](const Tensor& h) { return tanh(matmul(h, w)) * 0.7; }, {x})[0];
+        const Tensor end =
+            while_loop([](const Tensor& h) { return h.norm() > 0.5; }, [&](const Tensor& h) { return tanh(matmul(h, w)) * 0.7; }, {x})[0];
         return scan([&](const Tensor& h, const Tensor& row) { return tanh(h * row); }, {end}, {w}).carry[0].sum();
     };
     const CompiledGraph run = grad(trace(fn, {{"x", ones({3}, float64)}}), {"output"}, {"x", "parameter_0"}).compile();
@@ -140,9 +153,9 @@ TEST_CASE("gradients of loops keep their steps") {
 
 TEST_CASE("an error in a step, and what runs after it") {
     const auto fn = [](const Tensor& x, const Tensor& index) {
-        return while_loop([](const Tensor&, const Tensor& i) { return i < 3; }, [&](const Tensor& h, const Tensor& i) {
-            return Tensors{h + x.index_select(0, (index + i).reshape({1})).sum(), i + 1};
-        }, {zeros({}), count(0)})[0];
+        return while_loop([](const Tensor&, const Tensor& i) { return i < 3; },
+                          [&](const Tensor& h, const Tensor& i) { return Tensors{h + x.index_select(0, (index + i).reshape({1})).sum(), i + 1}; },
+                          {zeros({}), count(0)})[0];
     };
     const Tensor x = arange(6).to(float32);
     const CompiledGraph run = trace(fn, {{"x", x}, {"index", count(1)}}).compile();
@@ -154,8 +167,9 @@ TEST_CASE("an error in a step, and what runs after it") {
 }
 
 TEST_CASE("steps of a scan whose outputs have sizes that depend on data") {
-    const Graph graph = Graph::parse("input xs: float32 (2, 2)\n%1: int64 (2, 1, 1) = scan(xs, body={\n    input a: float32 (2,)\n"
-                                     "    %1: int64 (1, 1) = nonzero(a)\n    output o = %1\n}, carries=0, xs=1, reverse=false, keep_steps=false)\noutput y = %1\n");
+    const Graph graph = Graph::parse(
+        "input xs: float32 (2, 2)\n%1: int64 (2, 1, 1) = scan(xs, body={\n    input a: float32 (2,)\n"
+        "    %1: int64 (1, 1) = nonzero(a)\n    output o = %1\n}, carries=0, xs=1, reverse=false, keep_steps=false)\noutput y = %1\n");
     CHECK(graph.run({{"xs", tensor({1.0F, 0.0F, 0.0F, 2.0F}).view({2, 2})}})[0].to_vector<int>() == std::vector<int>{0, 1});
     for (int i = 0; i < 3; ++i) {
         FAILS(ShapeError, "scan: output 0 has shape (2, 1), and (1, 1) before", graph.run({{"xs", tensor({1.0F, 0.0F, 3.0F, 2.0F}).view({2, 2})}}));

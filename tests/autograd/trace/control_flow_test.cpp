@@ -21,7 +21,8 @@ void check_close(const Tensor& a, const Tensor& b) {
 void check_text(const Graph& graph, const std::vector<Tensor>& x) {
     Graph::Inputs data;
     for (const auto* list : {&graph.parameters(), &graph.constants()}) {
-        for (const Graph::Value* value : *list) data.emplace_back(value->name.empty() ? "%" + std::to_string(value->number) : value->name, value->data);
+        for (const Graph::Value* value : *list)
+            data.emplace_back(value->name.empty() ? "%" + std::to_string(value->number) : value->name, value->data);
     }
     const Graph again = Graph::parse(graph.str(), data);
     CHECK(again.str() == graph.str());
@@ -103,9 +104,9 @@ TEST_CASE("while_loop goes on for as long as data says") {
     manual_seed(5);
     const Tensor w = (randn({3, 3}, float64) * 0.5).requires_grad_();
     const auto fn = [&](const Tensor& x) {
-        const auto end = while_loop([](const Tensor& i, const Tensor& h) { return (h.abs().sum() < 8).logical_and(i < 20); },
-                                    [&](const Tensor& i, const Tensor& h) { return std::pair{i + 1, tanh(matmul(h, w)) + h * 1.5}; },
-                                    {zeros({}, int64), x});
+        const auto end =
+            while_loop([](const Tensor& i, const Tensor& h) { return (h.abs().sum() < 8).logical_and(i < 20); },
+                       [&](const Tensor& i, const Tensor& h) { return std::pair{i + 1, tanh(matmul(h, w)) + h * 1.5}; }, {zeros({}, int64), x});
         return end[1] * end[1];
     };
     const Tensor x = full({2, 3}, 0.3, float64), more = full({2, 3}, 0.1, float64), none = full({2, 3}, 5.0, float64);
@@ -185,7 +186,8 @@ TEST_CASE("what control flow cannot be") {
             Tensor y = t * 2;
             return cond(sum(t) > 0, [&] { return y.add_(1); }, [&] { return y; });
         };
-        fails_inside<TapeError>([&] { trace(writes, {{"x", x}}); }, "cond: a function that is traced writes to a tensor of shape (3,) that it did not make");
+        fails_inside<TapeError>([&] { trace(writes, {{"x", x}}); },
+                                "cond: a function that is traced writes to a tensor of shape (3,) that it did not make");
         const auto reads = [&](const Tensor& t) {
             return cond(sum(t) > 0, [&] { return t.max().item<float>() > 1 ? t : t * 2; }, [&] { return t; });
         };
@@ -221,7 +223,13 @@ TEST_CASE("what control flow gives back is new, traced or not: writing to it cha
         return a;
     };
     const auto twice = [](const Tensor& x) {
-        auto [a, b] = cond(x.sum() > 0, [&] { const Tensor y = x * 1; return std::pair{y, y}; }, [&] { return std::pair{x * 2, x * 3}; });
+        auto [a, b] = cond(
+            x.sum() > 0,
+            [&] {
+                const Tensor y = x * 1;
+                return std::pair{y, y};
+            },
+            [&] { return std::pair{x * 2, x * 3}; });
         a.add_(10);
         return b * 1;
     };
@@ -255,12 +263,8 @@ TEST_CASE("more results than an op of a graph can give are refused when they are
         return next;
     };
     const auto is_small = [](const std::vector<Tensor>& now) { return now[0].sum() < 8; };
-    const auto loop = [&](std::size_t count) {
-        return [=](const Tensor& x) { return while_loop(is_small, more, list_of(x, count)).back(); };
-    };
-    const auto fork = [&](std::size_t count) {
-        return [=](const Tensor& x) { return cond(x.sum() > 0, more, more, list_of(x, count)).back(); };
-    };
+    const auto loop = [&](std::size_t count) { return [=](const Tensor& x) { return while_loop(is_small, more, list_of(x, count)).back(); }; };
+    const auto fork = [&](std::size_t count) { return [=](const Tensor& x) { return cond(x.sum() > 0, more, more, list_of(x, count)).back(); }; };
     const auto along = [&](std::size_t count) {
         return [=](const Tensor& x) {
             const auto step = [](const std::vector<Tensor>& now) { return std::vector<Tensor>(now.begin(), now.end() - 1); };

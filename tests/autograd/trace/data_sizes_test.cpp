@@ -78,7 +78,8 @@ TEST_CASE("a size that reshape and expand find themselves may be one that depend
     check_sizes([](const Tensor& x) { return reshape(stack({x, -x}, 1)[x > 0], {-1, 2, 1}).unsqueeze(0); });
     const Graph graph = trace([](const Tensor& x) { return x[x > 0].unsqueeze(1) * ones({x.size(0)}); }, {{"x", kSamples[0], {"n"}}});
     INFO(graph.str());
-    for (const Tensor& x : {kSamples[0], kSamples[3], tensor({2.0, -1.0, 0.5, 3.0, 1.0})}) check_on(graph, x, x[x > 0].unsqueeze(1) * ones({x.size(0)}));
+    for (const Tensor& x : {kSamples[0], kSamples[3], tensor({2.0, -1.0, 0.5, 3.0, 1.0})})
+        check_on(graph, x, x[x > 0].unsqueeze(1) * ones({x.size(0)}));
 }
 
 TEST_CASE("inputs that are alike everywhere tell what depends on data, too") {
@@ -160,10 +161,14 @@ TEST_CASE("a number that a branch or a body took from a size that depends on dat
         const auto step = [&](const Tensor& h, const Tensor& v) { return std::pair{h + x[x > 0].size(0), v}; };
         return scan(step, {zeros({})}, {x}).carry[0];
     });
-    refused([](const Tensor& x) {
-        const auto step = [&](const Tensor& h, const Tensor& v) { return std::pair{h, x[x > v].unsqueeze(1).expand({x[x > v].size(0), 2}).sum()}; };
-        return scan(step, {zeros({})}, {x}).outputs[0];
-    }, "each step of this loop has as many elements as data says");
+    refused(
+        [](const Tensor& x) {
+            const auto step = [&](const Tensor& h, const Tensor& v) {
+                return std::pair{h, x[x > v].unsqueeze(1).expand({x[x > v].size(0), 2}).sum()};
+            };
+            return scan(step, {zeros({})}, {x}).outputs[0];
+        },
+        "each step of this loop has as many elements as data says");
     refused([](const Tensor& x) { return cond(x.sum() > 100, [&] { return x * 1; }, [&] { return x[x > 0].size(0) > 2 ? tanh(x) : x * 2; }); });
 }
 
@@ -232,7 +237,8 @@ TEST_CASE("branches and loops on sizes that depend on data are refused") {
         for (int i = 0; i < chosen.size(0); ++i) sum = sum + chosen.select(0, i);
         return sum;
     });
-    CHECK_THROWS_AS(trace([](const Tensor& x) { return x.masked_select(x > 0).size(0) == 0 ? x * 2 : x * 3; }, {{"x", tensor({-1.0, -2.0})}}), TapeError);
+    CHECK_THROWS_AS(trace([](const Tensor& x) { return x.masked_select(x > 0).size(0) == 0 ? x * 2 : x * 3; }, {{"x", tensor({-1.0, -2.0})}}),
+                    TapeError);
 }
 
 TEST_CASE("parameters and constants that a size of data chooses are refused") {

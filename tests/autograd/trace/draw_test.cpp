@@ -101,7 +101,8 @@ TEST_CASE("boxes of a graph do not overlap, and each edge leads down beside them
         while (*command != '"') {
             char* next = nullptr;
             std::vector<double> n;
-            for (const char* number = command + 1; *number == ' ' || *number == '.' || *number == '-' || (*number >= '0' && *number <= '9'); number = next) {
+            for (const char* number = command + 1; *number == ' ' || *number == '.' || *number == '-' || (*number >= '0' && *number <= '9');
+                 number = next) {
                 n.push_back(std::strtod(number, &next));
             }
             if (*command == 'M') {

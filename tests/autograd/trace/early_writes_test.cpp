@@ -164,10 +164,12 @@ TEST_CASE("a guard that fails leaves what was written early as it was") {
 TEST_CASE("caches that lie otherwise, or in another's memory, are written as ever") {
     manual_seed(6);
     const Tensor v = randn({4});
-    const Graph graph = trace([](Tensor c, Tensor d, const Tensor& at, const Tensor& x) {
-        c.index_copy_(0, at, x.unsqueeze(0));
-        return matmul(c, x) + d.sum();
-    }, {{"c", zeros({4, 4})}, {"d", zeros({4, 4})}, {"at", position(0)}, {"x", v}});
+    const Graph graph = trace(
+        [](Tensor c, Tensor d, const Tensor& at, const Tensor& x) {
+            c.index_copy_(0, at, x.unsqueeze(0));
+            return matmul(c, x) + d.sum();
+        },
+        {{"c", zeros({4, 4})}, {"d", zeros({4, 4})}, {"at", position(0)}, {"x", v}});
     const CompiledGraph run = graph.compile();
     const auto expect = [&](Tensor c, const Tensor& d) {
         const double sum = d.sum().item();

@@ -103,7 +103,8 @@ TEST_CASE("an attribute is set") {
     FAILS(ValueError, "softmax has no attribute axis; it has dim", graph.set_attribute(softmax_node, "axis", 0));
     FAILS(ValueError, "softmax: the attribute dim cannot be 0.5", graph.set_attribute(softmax_node, "dim", 0.5));
     FAILS(IndexError, "", graph.set_attribute(softmax_node, "dim", 2));
-    FAILS(DTypeError, "Graph::set_attribute: the result of to_dtype would be int64, not float64", graph.set_attribute(node_of(graph, "to_dtype"), "dtype", int64));
+    FAILS(DTypeError, "Graph::set_attribute: the result of to_dtype would be int64, not float64",
+          graph.set_attribute(node_of(graph, "to_dtype"), "dtype", int64));
     Graph sum = trace([](const Tensor& a) { return a.sum(0); }, {{"x", ones({2, 3})}});
     FAILS(ShapeError, "Graph::set_attribute: the result of sum would have shape (2,), not (3,)",
           sum.set_attribute(sum.nodes()[0].get(), "dims", std::vector<SymInt>{1}));
@@ -174,7 +175,8 @@ TEST_CASE("what would break a graph is refused, and changes nothing") {
     FAILS(ValueError, "graph: neg is given 0 inputs, and needs at least 1", graph.insert(nullptr, "neg", {}));
     FAILS(ValueError, "is made after the matmul that would use it", graph.insert(first, "neg", {end}));
     FAILS(ValueError, "leaky_relu has no attribute slope", graph.insert(nullptr, "leaky_relu", {end}, {{"slope", 1.0}}));
-    FAILS(ValueError, "the attribute negative_slope cannot be \"much\"", graph.insert(nullptr, "leaky_relu", {end}, {{"negative_slope", std::string("much")}}));
+    FAILS(ValueError, "the attribute negative_slope cannot be \"much\"",
+          graph.insert(nullptr, "leaky_relu", {end}, {{"negative_slope", std::string("much")}}));
     FAILS(ShapeError, "matmul", graph.insert(nullptr, "matmul", {end, end}));
     FAILS(ValueError, "is not of this graph", graph.insert(nullptr, "neg", {foreign}));
     FAILS(ValueError, "is not of this graph", graph.insert(other.nodes()[0].get(), "neg", {x}));
@@ -236,13 +238,15 @@ TEST_CASE("ops whose results data says the size of are inserted") {
 
 TEST_CASE("loops are inserted, and those that have no end on what is made up are not") {
     const auto check = [](const auto& body) {
-        Graph graph = trace([&](const Tensor& x) { return while_loop([](const Tensor& h) { return h.sum() < 8; }, body, {x})[0]; }, {{"x", full({2}, 4.0)}});
+        Graph graph =
+            trace([&](const Tensor& x) { return while_loop([](const Tensor& h) { return h.sum() < 8; }, body, {x})[0]; }, {{"x", full({2}, 4.0)}});
         const Graph::Node* loop = node_of(graph, "while_loop");
         return graph.insert(nullptr, "while_loop", {loop->results[0]}, loop->attributes().all())->results[0]->shape;
     };
     CHECK(check([](const Tensor& h) { return h * 2; }) == std::vector<SymInt>{2});  // of zeros it has no end, of others it has
     CHECK_THROWS_AS(check([](const Tensor& h) { return h - 1; }), ValueError);
-    CHECK_THROWS_WITH(check([](const Tensor& h) { return h - 1; }), Catch::Contains("while_loop: on numbers that are made up it did not end within 10000 turns"));
+    CHECK_THROWS_WITH(check([](const Tensor& h) { return h - 1; }),
+                      Catch::Contains("while_loop: on numbers that are made up it did not end within 10000 turns"));
 }
 
 TEST_CASE("ops that do not take zeros are inserted") {

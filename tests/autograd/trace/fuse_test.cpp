@@ -71,11 +71,13 @@ TEST_CASE("element-wise ops that work on each other's results become one") {
 
 TEST_CASE("long programs are fused in time that grows with their length") {
     const Tensor w = randn({4, 4}).requires_grad_();
-    Graph graph = trace([=](const Tensor& x) {
-        Tensor h = x;
-        for (int i = 0; i < 1000; ++i) h = tanh(matmul(h, w) * 0.5 + h) * sigmoid(h);
-        return h;
-    }, {{"x", randn({2, 4})}});
+    Graph graph = trace(
+        [=](const Tensor& x) {
+            Tensor h = x;
+            for (int i = 0; i < 1000; ++i) h = tanh(matmul(h, w) * 0.5 + h) * sigmoid(h);
+            return h;
+        },
+        {{"x", randn({2, 4})}});
     const Tensor x = randn({2, 4}), before = graph({x})[0];
     CHECK(fuse_elementwise(graph) == 1000);
     graph.check();
@@ -85,10 +87,12 @@ TEST_CASE("long programs are fused in time that grows with their length") {
 TEST_CASE("what lies between element-wise ops stays between them") {
     const Tensor w = randn({4, 4}).requires_grad_();
     // The product needs the first op's result, and the last op both: they are not one.
-    Graph graph = trace([=](const Tensor& x) {
-        const Tensor a = x + 1;
-        return a * matmul(a, w) - a;
-    }, {{"x", randn({4, 4})}});
+    Graph graph = trace(
+        [=](const Tensor& x) {
+            const Tensor a = x + 1;
+            return a * matmul(a, w) - a;
+        },
+        {{"x", randn({4, 4})}});
     const Tensor x = randn({4, 4}), before = graph({x})[0];
     CHECK(fuse_elementwise(graph) == 1);
     graph.check();
@@ -97,12 +101,14 @@ TEST_CASE("what lies between element-wise ops stays between them") {
 }
 
 TEST_CASE("other shapes and dtypes are not taken in") {
-    Graph graph = trace([](const Tensor& x, const Tensor& row) {
-        const Tensor scaled = row * 2 + 1;       // (5,): one group
-        const Tensor all = (x + scaled) * 3;     // (3, 5): another
-        const Tensor whole = (all.to(int64) + 1) * 2;
-        return std::vector<Tensor>{all, whole, (all > 0).to(float32)};
-    }, {{"x", randn({3, 5})}, {"row", randn({5})}});
+    Graph graph = trace(
+        [](const Tensor& x, const Tensor& row) {
+            const Tensor scaled = row * 2 + 1;    // (5,): one group
+            const Tensor all = (x + scaled) * 3;  // (3, 5): another
+            const Tensor whole = (all.to(int64) + 1) * 2;
+            return std::vector<Tensor>{all, whole, (all > 0).to(float32)};
+        },
+        {{"x", randn({3, 5})}, {"row", randn({5})}});
     const Tensor x = randn({3, 5}), row = randn({5});
     const std::vector<Tensor> before = graph({x, row});
     CHECK(fuse_elementwise(graph) == 3);
@@ -120,8 +126,8 @@ TEMPLATE_TEST_CASE("fused numbers are those of the ops", "", float, double) {
         manual_seed(seed);
         // Whole tiles, parts of one, and less than a vector.
         for (const std::int64_t n : {1, 7, 16, 300, 1024}) {
-            const std::vector<Tensor> x = {randn({4, n}, {dtype}), randn({4, n}, {dtype}), randn({n}, {dtype}), randn({4, 1}, {dtype}), randn({}, {dtype}),
-                                           randn({n, 4}, {dtype}).t()};
+            const std::vector<Tensor> x = {randn({4, n}, {dtype}), randn({4, n}, {dtype}), randn({n}, {dtype}),
+                                           randn({4, 1}, {dtype}), randn({}, {dtype}),     randn({n, 4}, {dtype}).t()};
             std::vector<TraceInput> inputs;
             Graph::Inputs named;
             for (std::size_t i = 0; i < x.size(); ++i) {
@@ -153,9 +159,10 @@ TEMPLATE_TEST_CASE("a sum or a mean at the end is that of the ops", "", float, d
     manual_seed(11);
     const int threads = num_threads();
     const std::vector<std::pair<Shape, Dims>> cases = {
-        {{5}, {}}, {{3, 4}, {}}, {{3, 4}, {1}}, {{3, 4}, {0}}, {{2, 3, 37}, {1, 2}}, {{2, 3, 37}, {0, 2}}, {{2, 3, 37}, {1}}, {{1, 7}, {0}},
-        {{}, {}}, {{0, 3}, {}}, {{0, 3}, {1}}, {{4, 0}, {1}}, {{40, 1000}, {1}}, {{40, 1000}, {}}, {{40, 1000}, {0}}, {{33000}, {}},
-        {{300, 1001}, {}}, {{300, 1001}, {1}}, {{3, 100001}, {1}}, {{100, 3000}, {0}}, {{70, 3001}, {1}}, {{5, 1}, {1}}};
+        {{5}, {}},          {{3, 4}, {}},       {{3, 4}, {1}},     {{3, 4}, {0}}, {{2, 3, 37}, {1, 2}}, {{2, 3, 37}, {0, 2}},
+        {{2, 3, 37}, {1}},  {{1, 7}, {0}},      {{}, {}},          {{0, 3}, {}},  {{0, 3}, {1}},        {{4, 0}, {1}},
+        {{40, 1000}, {1}},  {{40, 1000}, {}},   {{40, 1000}, {0}}, {{33000}, {}}, {{300, 1001}, {}},    {{300, 1001}, {1}},
+        {{3, 100001}, {1}}, {{100, 3000}, {0}}, {{70, 3001}, {1}}, {{5, 1}, {1}}};
     for (const auto& [shape, dims] : cases) {
         for (const bool is_mean : {false, true}) {
             INFO(shape << " over " << dims << (is_mean ? ", mean" : ", sum"));
@@ -185,10 +192,12 @@ TEMPLATE_TEST_CASE("a sum or a mean at the end is that of the ops", "", float, d
 }
 
 TEST_CASE("a sum whose operand is needed elsewhere stays") {
-    Graph graph = trace([](const Tensor& x) {
-        const Tensor y = tanh(x) + 1;
-        return std::vector<Tensor>{sum(y), y};
-    }, {{"x", randn({3})}});
+    Graph graph = trace(
+        [](const Tensor& x) {
+            const Tensor y = tanh(x) + 1;
+            return std::vector<Tensor>{sum(y), y};
+        },
+        {{"x", randn({3})}});
     CHECK(fuse_elementwise(graph) == 1);
     CHECK(ops_of(graph) == "fused sum");
 }
@@ -222,14 +231,16 @@ TEST_CASE("truth values are taken in, as what is chosen by them and as results")
 TEST_CASE("sums of what is large do not wait for their last term") {
     const auto towers = [](std::int64_t rows) {
         const Tensor w = randn({64, 64}).requires_grad_();
-        Graph graph = trace([&](const Tensor& x) {
-            Tensor sum = matmul(x, w);
-            for (int i = 2; i < 4; ++i) {
-                const Tensor y = matmul(x * i, w);
-                sum = sum + y;
-            }
-            return sum;
-        }, {{"x", randn({rows, 64})}});
+        Graph graph = trace(
+            [&](const Tensor& x) {
+                Tensor sum = matmul(x, w);
+                for (int i = 2; i < 4; ++i) {
+                    const Tensor y = matmul(x * i, w);
+                    sum = sum + y;
+                }
+                return sum;
+            },
+            {{"x", randn({rows, 64})}});
         fuse_elementwise(graph);
         return ops_of(graph);
     };
@@ -238,12 +249,14 @@ TEST_CASE("sums of what is large do not wait for their last term") {
 }
 
 TEST_CASE("the gradient of relu is one node with what follows") {
-    const Graph traced = trace([](const Tensor& x, const Tensor& g) {
-        Tape tape;
-        const Tensor leaf = x.detach().requires_grad_();
-        const Tensor y = relu(leaf);
-        return tape.gradient(y, {leaf}, {.gradient = g})[0] * 0.5;
-    }, {{"x", randn({20})}, {"g", randn({20})}});
+    const Graph traced = trace(
+        [](const Tensor& x, const Tensor& g) {
+            Tape tape;
+            const Tensor leaf = x.detach().requires_grad_();
+            const Tensor y = relu(leaf);
+            return tape.gradient(y, {leaf}, {.gradient = g})[0] * 0.5;
+        },
+        {{"x", randn({20})}, {"g", randn({20})}});
     Graph graph = traced;
     CHECK(fuse_elementwise(graph) == 1);
     CHECK(ops_of(graph) == "detach fused");
@@ -268,10 +281,12 @@ TEMPLATE_TEST_CASE("16-bit floats are rounded after each op, as by the ops one b
     };
     for (const std::int64_t n : {1, 7, 16, 300, 3000}) {
         const std::vector<Tensor> given = {(randn({4, n}) * 3).to(dtype), randn({n}).to(dtype)};
-        check([](const Tensor& x, const Tensor& row) {
-            const Tensor y = tanh(x * row + 1) * sigmoid(x - row);
-            return where(x > row, y, masked_fill(x * 0.1, x < -1, -2.1) + y * 3);
-        }, given);
+        check(
+            [](const Tensor& x, const Tensor& row) {
+                const Tensor y = tanh(x * row + 1) * sigmoid(x - row);
+                return where(x > row, y, masked_fill(x * 0.1, x < -1, -2.1) + y * 3);
+            },
+            given);
         check([](const Tensor& x, const Tensor& row) { return logical_and((x + 1) - 1 == x, x * row != row + x); }, given);
         check([](const Tensor& x, const Tensor&) { return floor((x * 3.3 + 0.7) * 10); }, given);
         check([](const Tensor& x, const Tensor&) { return relu(x * 30000) - x * 30000; }, given);  // infinite as float16
@@ -345,17 +360,19 @@ TEST_CASE("gradients go through fused ops") {
 }
 
 TEST_CASE("only what is asked for is fused and computed") {
-    const Graph graph = trace([](const Tensor& x, const Tensor& y) {
-        const Tensor a = x * 2 + 1;
-        return std::vector<Tensor>{a, a * y};
-    }, {{"x", randn({3})}, {"y", randn({3})}}, {.outputs = {"a", "b"}});
+    const Graph graph = trace(
+        [](const Tensor& x, const Tensor& y) {
+            const Tensor a = x * 2 + 1;
+            return std::vector<Tensor>{a, a * y};
+        },
+        {{"x", randn({3})}, {"y", randn({3})}}, {.outputs = {"a", "b"}});
     const Tensor x = randn({3});
     for (int i = 0; i < 3; ++i) CHECK(equal(graph.run({{"x", x}}, {"a"})[0], x * 2 + 1));  // without y
 }
 
 TEST_CASE("integers that are divided are looked at as ever") {
-    const Graph graph = trace([](const Tensor& x, const Tensor& y) { return floor_divide(x + 1, y) * 2; },
-                              {{"x", tensor({4, 5})}, {"y", tensor({1, 2})}});
+    const Graph graph =
+        trace([](const Tensor& x, const Tensor& y) { return floor_divide(x + 1, y) * 2; }, {{"x", tensor({4, 5})}, {"y", tensor({1, 2})}});
     for (int i = 0; i < 3; ++i) {
         CHECK(equal(graph.run({{"x", tensor({4, 5})}, {"y", tensor({1, 2})}})[0], tensor({10, 6})));
         // At the line of the op.

@@ -71,7 +71,8 @@ TEST_CASE("differentiating a graph writes to nothing and draws nothing") {
     nn::BatchNorm1d norm(3);
     norm.train();
     const auto fn = [&](const Tensor& x) { return sum(tanh(norm(x)) * rand({3})); };
-    const std::vector<std::pair<std::string, Tensor>> buffers = {{"mean", norm.running_mean}, {"var", norm.running_var}, {"count", norm.num_batches_tracked}};
+    const std::vector<std::pair<std::string, Tensor>> buffers = {
+        {"mean", norm.running_mean}, {"var", norm.running_var}, {"count", norm.num_batches_tracked}};
     TraceOptions options;
     options.parameters = buffers;
     const Graph graph = trace(fn, {{"x", randn({4, 3}), {"batch"}}}, options);

@@ -18,11 +18,13 @@ TEST_CASE("a graph is saved and loaded") {
     const Tensor w = randn({3, 4}).requires_grad_(), table = randn({20});
     TraceOptions options;
     options.reads = TraceOptions::Reads::guard;
-    const Graph graph = trace([&](const Tensor& x) {
-        const Tensor y = linear(x, w) + table.narrow(0, 2, 3);
-        if (w.sum().item<double>() > 1e9) return y;
-        return y.reshape({x.size(0) * 3}) / x.size(0);
-    }, {{"x", randn({2, 4}), {"batch"}}}, options);
+    const Graph graph = trace(
+        [&](const Tensor& x) {
+            const Tensor y = linear(x, w) + table.narrow(0, 2, 3);
+            if (w.sum().item<double>() > 1e9) return y;
+            return y.reshape({x.size(0) * 3}) / x.size(0);
+        },
+        {{"x", randn({2, 4}), {"batch"}}}, options);
     save_graph(path, graph);
     const Graph loaded = load_graph(path);
     CHECK(loaded.str() == graph.str());
@@ -91,8 +93,10 @@ TEST_CASE("a loaded graph knows which parameters require gradients") {
     const auto with = [&](const char* text) {
         FileMetadata changed;
         for (const auto& [key, value] : metadata) {
-            if (key != "tapir_graph_requires_grad") changed.emplace_back(key, value);
-            else if (text) changed.emplace_back(key, text);
+            if (key != "tapir_graph_requires_grad")
+                changed.emplace_back(key, value);
+            else if (text)
+                changed.emplace_back(key, text);
         }
         save_safetensors(path, tensors, changed);
     };

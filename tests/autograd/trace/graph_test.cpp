@@ -20,7 +20,8 @@ TEST_CASE("sizes are computed with named dimensions") {
     for (const char* text : {"0", "-3", "batch", "2*batch*time - 7", "(3*time + 1)//2 + 5", "-batch + time"}) {
         CHECK(SymInt::parse(text).str() == text);
     }
-    for (const char* text : {"", "batch +", "2batch", "batch//0", "(batch)", "9999999999999999999", "a b", "2*(a + 1)", "(a + 1)*2", "((a)//2 + 1)*2", "\"(a)//2\""}) {
+    for (const char* text :
+         {"", "batch +", "2batch", "batch//0", "(batch)", "9999999999999999999", "a b", "2*(a + 1)", "(a + 1)*2", "((a)//2 + 1)*2", "\"(a)//2\""}) {
         INFO(text);
         CHECK_THROWS_AS(SymInt::parse(text), ValueError);
     }
@@ -95,8 +96,8 @@ TEST_CASE("what the program reads is refused or guarded") {
         if (total.item<float>() > 0) return x * 2;
         return x;
     };
-    CHECK_THROWS_WITH(trace(fn, {{"x", ones({3})}}), Catch::StartsWith("graph_test.cpp:95: ") &&
-                                                         Catch::Contains("item() reads a value that sum made at graph_test.cpp:94"));
+    CHECK_THROWS_WITH(trace(fn, {{"x", ones({3})}}),
+                      Catch::StartsWith("graph_test.cpp:95: ") && Catch::Contains("item() reads a value that sum made at graph_test.cpp:94"));
     TraceOptions options;
     options.reads = TraceOptions::Reads::guard;
     const Graph graph = trace(fn, {{"x", ones({3})}}, options);

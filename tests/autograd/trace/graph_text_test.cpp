@@ -13,8 +13,8 @@ using namespace tapir;
 
 namespace {
 
-const std::string kOddNames[] = {"a b", "a=b", "a,b", "a#b", "a:b", "(a", "a)", "[", "\"", "\\x22", "a\nb", "%3", "-1.5", "true", "nan", "12",
-                                 "é", "\x01", "{", "}", "output y = x", "# no comment", "/", "a/b.c-d"};
+const std::string kOddNames[] = {"a b",  "a=b",  "a,b", "a#b", "a:b", "(a",   "a)", "[", "\"",           "\\x22",        "a\nb", "%3",
+                                 "-1.5", "true", "nan", "12",  "é",   "\x01", "{",  "}", "output y = x", "# no comment", "/",    "a/b.c-d"};
 
 }  // namespace
 
@@ -144,7 +144,8 @@ TEST_CASE("a long text is read") {
 TEST_CASE("what a text says of ops may be anything") {
     const auto refused = [](const std::string& lines) {
         INFO(lines);
-        CHECK_THROWS_AS(Graph::parse("input x: float32 (2, 3)\ninput i: int64 (2,)\n" + lines + "\noutput y = %1\n")({ones({2, 3}), zeros({2}, int64)}), Error);
+        CHECK_THROWS_AS(
+            Graph::parse("input x: float32 (2, 3)\ninput i: int64 (2,)\n" + lines + "\noutput y = %1\n")({ones({2, 3}), zeros({2}, int64)}), Error);
     };
     refused("%1: float32 () = sum(x, dims=(0, batch), keepdim=true)");  // kept as a mask: nothing can wait for numbers there
     refused("%1: float32 () = std(x, dims=(0, -inf), keepdim=true, correction=1)");
@@ -168,14 +169,17 @@ TEST_CASE("what a text says of ops may be anything") {
     refused("%1: float32 () = exp()");
     refused("%0: int64 (2, 0) = triu_indices(dtype=int64, device=cpu, row=2147483648, col=0, offset=0)\n%1: float32 (2, 3) = exp(x)");
     refused("%1: float32 (2,) = select(x, dim=0, index=0)\n%2: float32 (2,) = causal_softmax(%1, first_query=1)\noutput z = %2");
-    const Graph last = Graph::parse("input x: float64 (3, 3)\n%1: float64 (3, 3) = causal_softmax(x, first_query=9223372036854775807)\noutput y = %1\n");
+    const Graph last =
+        Graph::parse("input x: float64 (3, 3)\n%1: float64 (3, 3) = causal_softmax(x, first_query=9223372036854775807)\noutput y = %1\n");
     const Tensor scores = randn({3, 3}, {float64});
     CHECK(allclose(last({scores})[0], softmax(scores, 1)));
     // More results than there is room for.
-    CHECK_THROWS_AS(Graph::parse("input x: float32 (300,)\n%1: float32 () = pieces(x, dim=0, drop=true, sizes=(1,))\noutput y = %1\n")({ones({300})}), ValueError);
+    CHECK_THROWS_AS(Graph::parse("input x: float32 (300,)\n%1: float32 () = pieces(x, dim=0, drop=true, sizes=(1,))\noutput y = %1\n")({ones({300})}),
+                    ValueError);
     // What is in the region is read.
-    const Graph good = Graph::parse("input x: float32 (2, 3)\ninput i: int64 (2,)\n"
-                                    "%1: float32 (2, 3) = index(x, i, sizes=(3,), strides=(1,), offset=0, at=0, scale=3, distinct=false)\noutput y = %1\n");
+    const Graph good = Graph::parse(
+        "input x: float32 (2, 3)\ninput i: int64 (2,)\n"
+        "%1: float32 (2, 3) = index(x, i, sizes=(3,), strides=(1,), offset=0, at=0, scale=3, distinct=false)\noutput y = %1\n");
     const Tensor x = randn({2, 3});
     CHECK(equal(good({x, tensor({1, 0})})[0], x.flip({0})));
     CHECK_THROWS_AS(good({x, tensor({1, 2})}), IndexError);

@@ -39,11 +39,13 @@ TEST_CASE("slices have the bounds that the program said") {
         INFO(range.start << ":" << range.stop << ":" << range.step);
         check_sizes([&](const Tensor& x) { return x.slice(0, range) * 2; }, sizes);
         check_sizes([&](const Tensor& x) { return x.index({range}).sum(0); }, sizes);
-        check_sizes([&](const Tensor& x) {
-            Tensor y = x * 1;
-            y.slice(0, range).mul_(3);
-            return y;
-        }, sizes);
+        check_sizes(
+            [&](const Tensor& x) {
+                Tensor y = x * 1;
+                y.slice(0, range).mul_(3);
+                return y;
+            },
+            sizes);
     }
     const Graph graph = trace([](const Tensor& x) { return x.slice(0, Slice(0, 100)); }, {{"x", randn({10, 2}), {"n"}}});
     CHECK(graph.str().find("start=0, end=100, step=1") != std::string::npos);
@@ -450,7 +452,9 @@ TEST_CASE("powers of one dimension beside another are formulas") {
     };
     check([&](const Tensor& x) { return scores(x).mean(); });
     check([&](const Tensor& x) { return mse_loss(scores(x), zeros_like(scores(x))); });
-    check([&](const Tensor& x) { return scores(x).sum() * static_cast<double>(x.size(1) * x.size(1)) + static_cast<double>(x.size(0) * x.size(0) * x.size(0) - 1); });
+    check([&](const Tensor& x) {
+        return scores(x).sum() * static_cast<double>(x.size(1) * x.size(1)) + static_cast<double>(x.size(0) * x.size(0) * x.size(0) - 1);
+    });
 }
 
 TEST_CASE("an input that only its size is needed of is one of a compiled graph") {
@@ -460,7 +464,8 @@ TEST_CASE("an input that only its size is needed of is one of a compiled graph")
     CHECK(run.inputs() == std::vector<std::string>{"x", "y"});
     CHECK(run(ones({6, 5}), ones({4, 1})).shape() == Shape{4, 6});
     CHECK(graph.compile({"output_1"}).inputs() == std::vector<std::string>{"z"});
-    const CompiledGraph alone = trace([](const Tensor& x) { return full({x.size(0) * x.size(1) + 1}, 2.0); }, {{"x", ones({2, 3}), {"b", "t"}}}).compile();
+    const CompiledGraph alone =
+        trace([](const Tensor& x) { return full({x.size(0) * x.size(1) + 1}, 2.0); }, {{"x", ones({2, 3}), {"b", "t"}}}).compile();
     CHECK(alone(ones({4, 5})).shape() == Shape{21});
     FAILS(ValueError, "graph: the input x is needed", graph.run({{"y", ones({4, 1})}}, {"output_0"}));
 }
@@ -492,7 +497,8 @@ TEST_CASE("what a traced function saves is read") {
     const TraceInput input{"x", ones({2})};
     CHECK_THROWS_WITH(trace(saves([](const Tensor& y) { save_npy("no.npy", y); }), {input}), Catch::Contains("save_npy"));
     CHECK_THROWS_WITH(trace(saves([](const Tensor& y) { save_npz("no.npz", {{"y", y}}); }), {input}), Catch::Contains("save_npz"));
-    CHECK_THROWS_WITH(trace(saves([](const Tensor& y) { save_safetensors("no.safetensors", {{"y", y}}); }), {input}), Catch::Contains("save_safetensors"));
+    CHECK_THROWS_WITH(trace(saves([](const Tensor& y) { save_safetensors("no.safetensors", {{"y", y}}); }), {input}),
+                      Catch::Contains("save_safetensors"));
 }
 
 TEST_CASE("a program that does something else when it is called again is refused") {
@@ -500,7 +506,8 @@ TEST_CASE("a program that does something else when it is called again is refused
     int calls = 0;
     FAILS(TapeError, "trace: called once more, the program does not do what it did", trace([&](const Tensor& x) { return x * ++calls; }, {input}));
     Tensor state = zeros({2});
-    FAILS(TapeError, "trace: called once more, the program does not do what it did", trace([&](const Tensor& x) { return state = state + x; }, {input}));
+    FAILS(TapeError, "trace: called once more, the program does not do what it did",
+          trace([&](const Tensor& x) { return state = state + x; }, {input}));
     const Graph graph = trace([&](const Tensor& x) { return state.add_(x).clone(); }, {input});
     const float before = state[0].item<float>();
     CHECK(graph.run({{"x", ones({2})}})[0][0].item<float>() == before + 1);

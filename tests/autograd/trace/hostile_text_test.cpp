@@ -19,7 +19,8 @@ std::string text_of(const std::string& inputs, const std::string& types, const s
     return inputs + "%1: " + types + " = " + call + "\noutput y = %1\n";
 }
 
-void refused(const char* why, const std::string& call, const std::string& types = "float32 (2, 3)", const std::string& inputs = "input x: float32 (2, 3)\n") {
+void refused(const char* why, const std::string& call, const std::string& types = "float32 (2, 3)",
+             const std::string& inputs = "input x: float32 (2, 3)\n") {
     INFO(call);
     FAILS_IN(ValueError, "Graph::parse: line ", why, Graph::parse(text_of(inputs, types, call)));
 }
@@ -93,7 +94,8 @@ TEST_CASE("a result of another shape than the graph states is an error of the op
                  {"tril", "tril(x)", "float32 ()", "(3, 3)", "()"}};
     for (const auto& [op, call, types, shape, stated] : cases) {
         INFO(call << " " << types);
-        Graph graph = Graph::parse("input x: float32 (3, 3)\n%1: " + types + " = " + call + "  # model.cpp:7\n%2: " + types + " = exp(%1)\noutput y = %2\n");
+        Graph graph =
+            Graph::parse("input x: float32 (3, 3)\n%1: " + types + " = " + call + "  # model.cpp:7\n%2: " + types + " = exp(%1)\noutput y = %2\n");
         const Tensor x = ones({3, 3});
         const auto fails_so = [&](const auto& run) {
             try {
@@ -125,8 +127,11 @@ TEST_CASE("a file whose graph states what its ops do not give is refused, when i
     const files::TemporaryFolder folder;
     const std::string path = (folder.path() / "model.graph").string();
     const auto save = [&](const std::string& types, const std::string& call) {
-        save_safetensors(path, {{"w", ones({3, 3})}}, {{"tapir_graph_version", "1"}, {"tapir_graph",
-            "input x: float32 (3, 3)\nparameter w: float32 (3, 3)\n%1: " + types + " = " + call + "  # model.cpp:7\noutput y = %1\n"}});
+        save_safetensors(
+            path, {{"w", ones({3, 3})}},
+            {{"tapir_graph_version", "1"},
+             {"tapir_graph",
+              "input x: float32 (3, 3)\nparameter w: float32 (3, 3)\n%1: " + types + " = " + call + "  # model.cpp:7\noutput y = %1\n"}});
     };
     save("float32 (3, 4)", "add(x, w)");
     FAILS_IN(FileError, "load_graph: ", "line 3: add gives (3, 3), not (3, 4)", load_graph(path));
@@ -166,11 +171,12 @@ TEST_CASE("numbers that are none, infinities and -0 come back from a listing") {
 }
 
 TEST_CASE("graphs are whole after passes that bring two sizes together which do not fit") {
-    for (const char* text : {"input x: float64 (2, 6, 2, 2)\n%1: float64 (2, 3, 2, n, 2) = reshape(x, shape=(2, 3, 2, 2, 2))\n"
-                             "%2: int64 (2, 2) = reshape(%1, shape=(m, 6, 2, 2))\noutput y = %2\n",
-                             "input x: int64 (n, 2)\n%1: int64 (m, 2) = reshape(x, shape=(1, 255))\n%2: int64 (4,) = slice(%1, dim=0, start=0, end=4, step=1)\n"
-                             "%3: int64 (4, 3) = copy(x, %2)\noutput y = %3\n",
-                             "input x: float64 (n, 3)\ninput z: float64 (4,)\n%1: float64 (m, k) = clone(x)\n%2: float64 (4, 3) = copy(%1, z)\noutput y = %2\n"}) {
+    for (const char* text :
+         {"input x: float64 (2, 6, 2, 2)\n%1: float64 (2, 3, 2, n, 2) = reshape(x, shape=(2, 3, 2, 2, 2))\n"
+          "%2: int64 (2, 2) = reshape(%1, shape=(m, 6, 2, 2))\noutput y = %2\n",
+          "input x: int64 (n, 2)\n%1: int64 (m, 2) = reshape(x, shape=(1, 255))\n%2: int64 (4,) = slice(%1, dim=0, start=0, end=4, step=1)\n"
+          "%3: int64 (4, 3) = copy(x, %2)\noutput y = %3\n",
+          "input x: float64 (n, 3)\ninput z: float64 (4,)\n%1: float64 (m, k) = clone(x)\n%2: float64 (4, 3) = copy(%1, z)\noutput y = %2\n"}) {
         INFO(text);
         try {
             Graph graph = Graph::parse(text);

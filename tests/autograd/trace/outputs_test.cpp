@@ -32,8 +32,7 @@ TEST_CASE("outputs are named by their place, or by their name") {
     CHECK(outputs_of([](const Tensor& t) { return std::tuple{t, std::vector<Tensor>{t, t}, t + 1}; }, x) ==
           "output_0 output_1_0 output_1_1 output_2");
     CHECK(outputs_of([](const Tensor& t) { return Both{t, Tensor(), {t, t * 2}}; }, x) == "output_0 output_2_0 output_2_1");
-    CHECK(outputs_of([](const Tensor& t) { return std::map<std::string, Tensor>{{"logits", t}, {"attention", t * 2}}; }, x) ==
-          "attention logits");
+    CHECK(outputs_of([](const Tensor& t) { return std::map<std::string, Tensor>{{"logits", t}, {"attention", t * 2}}; }, x) == "attention logits");
     CHECK(outputs_of([](const Tensor& t) { return NamedTensors{{"logits", t}, {"state", t * 2}}; }, x) == "logits state");
     nn::LSTM lstm(3, 4);
     CHECK(outputs_of(lstm, randn({5, 2, 3})) == "output_0 output_1_0 output_1_1");

@@ -49,7 +49,8 @@ void folds(M& model, const std::string& op, const Tensor& x) {
 TEST_CASE("a listing before and after batch normalisation is folded") {
     const Tensor w = tensor({{2.0}, {-1.0}}, float64), b = tensor({0.5, 0.25}, float64);
     const Tensor mean = tensor({1.0, 2.0}, float64), var = tensor({4.0, 0.25}, float64), gamma = tensor({3.0, 1.0}, float64);
-    Graph graph = trace([&](const Tensor& x) { return batch_norm(linear(x, w, b), mean, var, gamma, {}, {.eps = 0}); }, {{"x", ones({3, 1}, float64)}});
+    Graph graph =
+        trace([&](const Tensor& x) { return batch_norm(linear(x, w, b), mean, var, gamma, {}, {.eps = 0}); }, {{"x", ones({3, 1}, float64)}});
     const Graph before = graph;
     CHECK(ops_of(before) == "linear batch_norm");
     CHECK(fold_batch_norm(graph) == 1);

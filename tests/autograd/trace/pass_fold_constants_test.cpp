@@ -5,10 +5,12 @@ using namespace passes_check;
 
 TEST_CASE("what depends on constants only is computed once") {
     const Tensor c = tensor({1.0, 2.0, 3.0, 4.0}, float64), w = tensor({2.0}, float64).requires_grad_();
-    Graph graph = trace([&](const Tensor& x) {
-        const Tensor scaled = x * square(c + 1).sum();
-        return scaled + w * 2;  // the parameter may be trained
-    }, {{"x", ones({3, 4}, float64)}});
+    Graph graph = trace(
+        [&](const Tensor& x) {
+            const Tensor scaled = x * square(c + 1).sum();
+            return scaled + w * 2;  // the parameter may be trained
+        },
+        {{"x", ones({3, 4}, float64)}});
     const Graph before = graph;
     CHECK(ops_of(before) == "add square sum mul mul add");
     CHECK(fold_constants(graph) == 3);

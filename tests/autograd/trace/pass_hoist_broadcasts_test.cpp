@@ -40,41 +40,46 @@ TEST_CASE("element-wise ops are computed before their operands are expanded") {
 }
 
 TEST_CASE("operands that broadcast by themselves are not expanded") {
-    becomes("input x: float64 (3, 4)\n"
-            "%1: float64 (4,) = sum(x, dims=(0,), keepdim=false)\n"
-            "%2: float64 (3, 4) = mul(x, %1)\n"
-            "output output = %2\n",
-            [](const Tensor& x) { return x * x.sum({0}).expand({3, 4}); }, ones({3, 4}, float64));
-    becomes("input x: float64 (3, 1)\n"
-            "%1: float64 (3, 1) = add(x, x)\n"
-            "%2: float64 (3, 4) = expand(%1, shape=(3, 4))\n"
-            "%3: float64 (4,) = sum(%2, dims=(0,), keepdim=false)\n"
-            "output output = %3\n",
-            [](const Tensor& x) { return (x.expand({3, 4}) + x.expand({3, 4})).sum({0}); }, ones({3, 1}, float64));
+    becomes(
+        "input x: float64 (3, 4)\n"
+        "%1: float64 (4,) = sum(x, dims=(0,), keepdim=false)\n"
+        "%2: float64 (3, 4) = mul(x, %1)\n"
+        "output output = %2\n",
+        [](const Tensor& x) { return x * x.sum({0}).expand({3, 4}); }, ones({3, 4}, float64));
+    becomes(
+        "input x: float64 (3, 1)\n"
+        "%1: float64 (3, 1) = add(x, x)\n"
+        "%2: float64 (3, 4) = expand(%1, shape=(3, 4))\n"
+        "%3: float64 (4,) = sum(%2, dims=(0,), keepdim=false)\n"
+        "output output = %3\n",
+        [](const Tensor& x) { return (x.expand({3, 4}) + x.expand({3, 4})).sum({0}); }, ones({3, 1}, float64));
 }
 
 TEST_CASE("numbers take the place of tensors that are full of one") {
-    becomes("input x: float32 (3, 4)\n"
-            "%1: bool (3, 4) = gt(x, 0.0)\n"
-            "%2: float32 (3, 4) = where(%1, 1.0, x)\n"
-            "%3: float32 (3, 4) = mul(%2, 2.5)\n"
-            "output output = %3\n",
-            [](const Tensor& x) { return where(x > 0, ones({3, 4}), x) * full({4}, 2.5); }, ones({3, 4}));
+    becomes(
+        "input x: float32 (3, 4)\n"
+        "%1: bool (3, 4) = gt(x, 0.0)\n"
+        "%2: float32 (3, 4) = where(%1, 1.0, x)\n"
+        "%3: float32 (3, 4) = mul(%2, 2.5)\n"
+        "output output = %3\n",
+        [](const Tensor& x) { return where(x > 0, ones({3, 4}), x) * full({4}, 2.5); }, ones({3, 4}));
 }
 
 TEST_CASE("what is small is put together") {
-    becomes("input x: float64 (3, 4)\n"
-            "%1: float64 (4,) = sum(x, dims=(0,), keepdim=false)\n"
-            "%2: float64 (4,) = mul(%1, 2.0:float64)\n"
-            "%3: float64 (3, 4) = mul(x, %2)\n"
-            "output output = %3\n",
-            [](const Tensor& x) { return x * x.sum({0}) * 2; }, ones({3, 4}, float64), {.allow_nonfinite = true});
-    becomes("input x: float64 (3, 4)\n"
-            "%1: float64 (4,) = sum(x, dims=(0,), keepdim=false)\n"
-            "%2: float64 (3, 4) = add(x, %1)\n"
-            "%3: float64 (3, 4) = add(%2, 2.0:float64)\n"  // sums of floats are not as exact in another order
-            "output output = %3\n",
-            [](const Tensor& x) { return x + x.sum({0}) + 2; }, ones({3, 4}, float64));
+    becomes(
+        "input x: float64 (3, 4)\n"
+        "%1: float64 (4,) = sum(x, dims=(0,), keepdim=false)\n"
+        "%2: float64 (4,) = mul(%1, 2.0:float64)\n"
+        "%3: float64 (3, 4) = mul(x, %2)\n"
+        "output output = %3\n",
+        [](const Tensor& x) { return x * x.sum({0}) * 2; }, ones({3, 4}, float64), {.allow_nonfinite = true});
+    becomes(
+        "input x: float64 (3, 4)\n"
+        "%1: float64 (4,) = sum(x, dims=(0,), keepdim=false)\n"
+        "%2: float64 (3, 4) = add(x, %1)\n"
+        "%3: float64 (3, 4) = add(%2, 2.0:float64)\n"  // sums of floats are not as exact in another order
+        "output output = %3\n",
+        [](const Tensor& x) { return x + x.sum({0}) + 2; }, ones({3, 4}, float64));
 }
 
 TEST_CASE("products of what is small are neither infinite nor 0 by that") {
@@ -109,7 +114,8 @@ TEST_CASE("what is hoisted has the same dtype, and outputs have memory of their 
 }
 
 TEST_CASE("named dimensions are expanded last") {
-    Graph graph = trace([](const Tensor& x) { return sigmoid(x.sum({0}, true).expand({x.size(0), 4})) - x; }, {{"x", ones({3, 4}, float64), {"batch"}}});
+    Graph graph =
+        trace([](const Tensor& x) { return sigmoid(x.sum({0}, true).expand({x.size(0), 4})) - x; }, {{"x", ones({3, 4}, float64), {"batch"}}});
     const Graph before = graph;
     CHECK(hoist_broadcasts(graph) == 2);
     CHECK(listing(graph) ==

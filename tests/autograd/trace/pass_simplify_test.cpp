@@ -287,10 +287,10 @@ TEST_CASE("what would change results stays") {
     stays([](const Tensor& x) { return x - x; });
     stays([](const Tensor& x) { return exp(log(x)); });
     stays([](const Tensor& x) { return log(exp(x)); });
-    stays([](const Tensor& x) { return x + 0.0; }, tensor({1, 2}));                          // gives floats
-    stays([](const Tensor& x) { return x + zeros({2, 1, 1}, float64); });                    // gives another shape
-    stays([](const Tensor& x) { return x.to(float32) * ones({1}, float64); });               // gives another dtype
-    stays([](const Tensor& x) { return x / 1; }, tensor({1, 2}));                            // gives floats
+    stays([](const Tensor& x) { return x + 0.0; }, tensor({1, 2}));             // gives floats
+    stays([](const Tensor& x) { return x + zeros({2, 1, 1}, float64); });       // gives another shape
+    stays([](const Tensor& x) { return x.to(float32) * ones({1}, float64); });  // gives another dtype
+    stays([](const Tensor& x) { return x / 1; }, tensor({1, 2}));               // gives floats
     stays([](const Tensor& x) { return relu(x) * 2; });
     constexpr double inf = std::numeric_limits<double>::infinity();
     Graph graph = trace([](const Tensor& x) { return x * 0 + (x - x); }, {{"x", numbers({2})}});
@@ -332,8 +332,10 @@ TEST_CASE("nan and infinities come out as they were") {
         keeps([&](const List& x) { return (x[0] * number).sum() + 0; }, {a}, {a - b});
         keeps([](const List& x) { return (x[0] / x[1]).sum({1}); }, {ones({1, 2}, float64), ones({1, 1}, float64)},
               {tensor({{0.0, 1.0}}).to(float64), tensor({{number}}).to(float64)});
-        keeps([](const List& x) { return mean(x[0] * x[1]); }, {ones({2}, float64), ones({}, float64)}, {tensor({2.0, -1.0}, float64), tensor(number).to(float64)});
-        keeps([](const List& x) { return (x[0] * x[1]).sum(); }, {ones({4}, float64), ones({}, float64)}, {zeros({0}, float64), tensor(number).to(float64)}, {"n"});
+        keeps([](const List& x) { return mean(x[0] * x[1]); }, {ones({2}, float64), ones({}, float64)},
+              {tensor({2.0, -1.0}, float64), tensor(number).to(float64)});
+        keeps([](const List& x) { return (x[0] * x[1]).sum(); }, {ones({4}, float64), ones({}, float64)},
+              {zeros({0}, float64), tensor(number).to(float64)}, {"n"});
     }
     keeps([](const List& x) { return pow(x[0], 0.5); }, {c}, {tensor({-inf, -0.0})});
     keeps([](const List& x) { return pow(x[0], -0.5); }, {c}, {tensor({-inf, -0.0})});

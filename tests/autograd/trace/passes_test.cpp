@@ -26,7 +26,8 @@ class Program {
     std::vector<Tensor> operator()(const Tensor& x) {
         random_.seed(seed_);
         batch_ = x.size(0);
-        values_ = {x, x * 1, weight.expand({3, 4, 4}).sum({1}) * 0.1, constant, x.sum({0}, true) * 0.1, x.mean(), tanh(constant).expand({batch_, 3, 4})};
+        values_ = {
+            x, x * 1, weight.expand({3, 4, 4}).sum({1}) * 0.1, constant, x.sum({0}, true) * 0.1, x.mean(), tanh(constant).expand({batch_, 3, 4})};
         for (int i = 0; i < steps_; ++i) {
             const Tensor y = step();
             if (is_mixed()) {
@@ -104,9 +105,11 @@ class Program {
             case 30: return a * 2 * 3 * 0.125;
             case 31: return whole().mean({0}, true).reshape({3, 4}) + whole().sum({2}).unsqueeze(2) * 0.1;
             case 33: return cond(mean(a) > 0, [&] { return a * 1 + b + dropout(b, 0.5); }, [&] { return -(-a) - b * 1; });
-            case 34: return while_loop([](const Tensor& n, const Tensor&) { return n < 3; },
-                                       [&](const Tensor& n, const Tensor& y) { return std::pair(n + 1, tanh((y * 1 + 0) * 2 * 0.25 + b * 0.1).expand(y.shape())); },
-                                       {zeros({}, int64), whole() + b})[1];
+            case 34:
+                return while_loop(
+                    [](const Tensor& n, const Tensor&) { return n < 3; },
+                    [&](const Tensor& n, const Tensor& y) { return std::pair(n + 1, tanh((y * 1 + 0) * 2 * 0.25 + b * 0.1).expand(y.shape())); },
+                    {zeros({}, int64), whole() + b})[1];
             case 32: return layer_norm(whole(), {4}) * 0.1 + whole().clone();
             case 35: {
                 const Tensor is_less = logical_or(a < b, logical_not(b <= 0.25));
@@ -279,7 +282,8 @@ TEST_CASE("sizes that depend on data are in no attribute") {
     Graph graph = trace(
         [](const Tensor& x) {
             const Tensor found = nonzero(x > 0).to(float64) * 1;  // (any, 1)
-            return std::vector<Tensor>{(found + zeros_like(found)).sum({0}, true).expand({1, 1}) * 2, exp(found * 2) - ones_like(found), found.t().t() + 0};
+            return std::vector<Tensor>{(found + zeros_like(found)).sum({0}, true).expand({1, 1}) * 2, exp(found * 2) - ones_like(found),
+                                       found.t().t() + 0};
         },
         {{"x", tensor({1.0, -1.0, 2.0}, float64), {"n"}}});
     const Graph before = graph;
@@ -373,37 +377,49 @@ TEST_CASE("a copy stays whose view is an output or is written to a parameter") {
     const Tensor x = tensor({1.0F, 2.0F, 3.0F, 4.0F});
     const auto add_to = [](const Tensor& to, const Tensor& what) { Tensor(to).add_(what); };
     const Tensor w = zeros({4}), a = full({4}, 1.0F), b = full({4}, 2.0F);
-    check_states([&](const Tensor& y) {
-        const Tensor old = w.clone().reshape({2, 2});
-        add_to(w, y);
-        return old;
-    }, {w}, x);
-    check_states([&](const Tensor& y) {
-        const Tensor old = w.clone().reshape({2, 2}).t().select(0, 1);
-        add_to(w, y);
-        return old;
-    }, {w}, x);
-    check_states([&](const Tensor& y) {
-        const Tensor old = w.to(float64).to(float32);
-        add_to(w, y);
-        return old;
-    }, {w}, x);
-    check_states([&](const Tensor& y) {  // nobody else has what the clone is of
-        const Tensor old = w.reshape({2, 2}).t().reshape({4}).reshape({2, 2});
-        add_to(w, y);
-        return old.t();
-    }, {w}, x);
-    check_states([&](const Tensor& y) {
-        const Tensor old = cond(y.sum() > 0, [&] { return w.clone(); }, [&] { return w * 1; }).reshape({2, 2});
-        add_to(w, y);
-        return old;
-    }, {w}, x);
-    check_states([&](const Tensor& y) {
-        const Tensor t = a.clone().reshape({2, 2}), u = b.clone().reshape({2, 2});
-        Tensor(a.reshape({2, 2})).copy_(u);
-        Tensor(b.reshape({2, 2})).copy_(t);
-        return y + 1;
-    }, {a, b}, x);
+    check_states(
+        [&](const Tensor& y) {
+            const Tensor old = w.clone().reshape({2, 2});
+            add_to(w, y);
+            return old;
+        },
+        {w}, x);
+    check_states(
+        [&](const Tensor& y) {
+            const Tensor old = w.clone().reshape({2, 2}).t().select(0, 1);
+            add_to(w, y);
+            return old;
+        },
+        {w}, x);
+    check_states(
+        [&](const Tensor& y) {
+            const Tensor old = w.to(float64).to(float32);
+            add_to(w, y);
+            return old;
+        },
+        {w}, x);
+    check_states(
+        [&](const Tensor& y) {  // nobody else has what the clone is of
+            const Tensor old = w.reshape({2, 2}).t().reshape({4}).reshape({2, 2});
+            add_to(w, y);
+            return old.t();
+        },
+        {w}, x);
+    check_states(
+        [&](const Tensor& y) {
+            const Tensor old = cond(y.sum() > 0, [&] { return w.clone(); }, [&] { return w * 1; }).reshape({2, 2});
+            add_to(w, y);
+            return old;
+        },
+        {w}, x);
+    check_states(
+        [&](const Tensor& y) {
+            const Tensor t = a.clone().reshape({2, 2}), u = b.clone().reshape({2, 2});
+            Tensor(a.reshape({2, 2})).copy_(u);
+            Tensor(b.reshape({2, 2})).copy_(t);
+            return y + 1;
+        },
+        {a, b}, x);
     check_states([](const Tensor& y) { return y.clone().reshape({2, 2}); }, {}, x);
     check_states([](const Tensor& y) { return (y * 1).unsqueeze(0).t(); }, {}, x);
     check_states([](const Tensor& y) { return (tensor({1.0F, 2.0F}) * 1).clone().reshape({2, 1}) + 0 * y.sum(); }, {}, x);
@@ -424,7 +440,9 @@ TEST_CASE("passes know which ops give views", "[ops]") {
         manual_seed(5);
         const Graph graph = trace(call.run, inputs);
         for (const auto& node : graph.nodes()) {
-            const auto is_sized = [](const Graph::Value* value) { return std::all_of(value->shape.begin(), value->shape.end(), [](const SymInt& size) { return size.is_number(); }); };
+            const auto is_sized = [](const Graph::Value* value) {
+                return std::all_of(value->shape.begin(), value->shape.end(), [](const SymInt& size) { return size.is_number(); });
+            };
             if (node->attributes().is_symbolic() || !std::all_of(node->inputs.begin(), node->inputs.end(), is_sized)) continue;
             std::vector<Tensor> arguments;
             for (const Graph::Value* input : node->inputs) {

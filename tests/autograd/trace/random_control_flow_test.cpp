@@ -87,7 +87,8 @@ class Block {
                 Block one = inner(), other = inner();
                 const std::vector<DType> dtypes = {kDTypes[number(3)], float64};
                 const Tensor c = floating();
-                const Tensors made = cond(sum(a) > 0.0371, [&] { return one.run({c}, {a, b}, dtypes); }, [&] { return other.run({b, a}, {}, dtypes); });
+                const Tensors made =
+                    cond(sum(a) > 0.0371, [&] { return one.run({c}, {a, b}, dtypes); }, [&] { return other.run({b, a}, {}, dtypes); });
                 return made[0] * made[1];
             }
             case 16:
@@ -146,7 +147,8 @@ TEST_CASE("random programs of branches and loops") {
         INFO("seed " << seed);
         const bool draws = seed % 4 == 0;
         manual_seed(seed);
-        const Graph graph = trace([&](const Tensor& x) { return run_program(seed, x, draws, /*views=*/true); }, {{"x", randn({3, 3}, float64), {"n"}}});
+        const Graph graph =
+            trace([&](const Tensor& x) { return run_program(seed, x, draws, /*views=*/true); }, {{"x", randn({3, 3}, float64), {"n"}}});
         graph.check();
         Graph passed = graph;
         optimize(passed);

@@ -17,10 +17,12 @@ Graph two_outputs() {
     const Tensor w = randn({4, 4}).requires_grad_();
     TraceOptions options;
     options.outputs = {"hidden", "logits"};
-    return trace([=](const Tensor& x, const Tensor& y) {
-        const Tensor hidden = tanh(linear(x, w));
-        return std::vector<Tensor>{hidden, log_softmax(hidden + y, 1)};
-    }, {{"x", randn({2, 4}), {"batch"}}, {"y", randn({4})}}, options);
+    return trace(
+        [=](const Tensor& x, const Tensor& y) {
+            const Tensor hidden = tanh(linear(x, w));
+            return std::vector<Tensor>{hidden, log_softmax(hidden + y, 1)};
+        },
+        {{"x", randn({2, 4}), {"batch"}}, {"y", randn({4})}}, options);
 }
 
 }  // namespace
@@ -97,10 +99,12 @@ TEST_CASE("what the program writes to parameters is written by a whole run") {
     Tensor count = zeros({2});
     TraceOptions options;
     options.parameters = {{"count", count}};
-    const Graph graph = trace([&](const Tensor& x) {
-        count.add_(x);
-        return count * 2;
-    }, {{"x", ones({2})}}, options);
+    const Graph graph = trace(
+        [&](const Tensor& x) {
+            count.add_(x);
+            return count * 2;
+        },
+        {{"x", ones({2})}}, options);
     CHECK(equal(count, ones({2})));  // it ran once
     REQUIRE(graph.updates().size() == 1);
     CHECK(equal(graph.run({{"x", ones({2}) * 3}})[0], full({2}, 8.0)));
@@ -110,10 +114,12 @@ TEST_CASE("what the program writes to parameters is written by a whole run") {
 }
 
 TEST_CASE("an input that is written to shares memory with no other one") {
-    const Graph graph = trace([](const Tensor& a, const Tensor& b) {
-        Tensor(a).add_(1);
-        return a * b;
-    }, {{"a", ones({3})}, {"b", ones({3})}});
+    const Graph graph = trace(
+        [](const Tensor& a, const Tensor& b) {
+            Tensor(a).add_(1);
+            return a * b;
+        },
+        {{"a", ones({3})}, {"b", ones({3})}});
     const Graph reading = trace([](const Tensor& a, const Tensor& b) { return a * b; }, {{"a", ones({3})}, {"b", ones({3})}});
     const auto compiled = graph.compile();
     const Tensor both = ones({6}), x = both.slice(0, Slice(0, 3));
@@ -163,7 +169,8 @@ TEST_CASE("parameters of the same shape and dtype take their places, others do n
         FAILS(ValueError, "the parameter w is undefined", call());
         for (const Tensor& other : {tensor(2.0f), ones({2}), ones({3, 1}), ones({2, 1, 4})}) {
             w->data = other;
-            for (int i = 0; i < 3; ++i) FAILS(ShapeError, "the parameter w has shape " + other.shape().str() + ", the graph was made for (4,)", run());
+            for (int i = 0; i < 3; ++i)
+                FAILS(ShapeError, "the parameter w has shape " + other.shape().str() + ", the graph was made for (4,)", run());
             FAILS(ShapeError, "the graph was made for (4,)", call());
         }
         w->data = arange(4);
@@ -176,11 +183,13 @@ TEST_CASE("what is written to keeps its shape") {
     const Tensor kept = zeros({3, 4});
     TraceOptions options;
     options.parameters = {{"kept", kept}};
-    const Graph graph = trace([&](const Tensor& x) {
-        Tensor target = kept;
-        target.copy_(x * 2 + 1);
-        return x.sum();
-    }, {{"x", ones({3, 4})}}, options);
+    const Graph graph = trace(
+        [&](const Tensor& x) {
+            Tensor target = kept;
+            target.copy_(x * 2 + 1);
+            return x.sum();
+        },
+        {{"x", ones({3, 4})}}, options);
     REQUIRE(graph.updates().size() == 1);
     const Tensor x = arange(12).to(float32).reshape({3, 4});
     for (int i = 0; i < 3; ++i) graph.run({{"x", x}});
@@ -248,8 +257,8 @@ TEST_CASE("a node with fewer results than its op gives") {
     const Tensor x = arange(4).to(float32) / 4;
     for (int i = 0; i < 4; ++i) CHECK(allclose(graph.run({{"x", x}})[0], exp(x) * 2));
     // What one op gave too much is no result of the next.
-    const Graph other = Graph::parse(
-        "input x: float32 (4,)\n%1: float32 (2,) = topk(x, k=2)\n%2: float32 (2,), %3: float32 (2,) = neg(%1)\noutput y = %3\n");
+    const Graph other =
+        Graph::parse("input x: float32 (4,)\n%1: float32 (2,) = topk(x, k=2)\n%2: float32 (2,), %3: float32 (2,) = neg(%1)\noutput y = %3\n");
     for (int i = 0; i < 3; ++i) FAILS(ValueError, "neg gives no result 1", other.run({{"x", x}}));
 }
 
@@ -267,9 +276,11 @@ TEST_CASE("parts of control flow without outputs") {
     refused("the graph of the condition has 0 outputs, not one", loop + "\n}, " + body);
     refused("a graph of it is missing", "input x: float32 ()\n%1: float32 () = while_loop(x, condition={}, " + body);
     refused("nothing is carried", loop + "input a: float32 ()\n    output o = a\n}, body={\n    \n})\noutput y = %1\n");
-    refused("cond gives no result 0", "input x: float32 ()\n%1: float32 () = cond(x, then_branch={\n    \n}, else_branch={\n    \n})\noutput y = %1\n");
+    refused("cond gives no result 0",
+            "input x: float32 ()\n%1: float32 () = cond(x, then_branch={\n    \n}, else_branch={\n    \n})\noutput y = %1\n");
     refused("tensors are carried along", "input x: float32 ()\n%1: float32 () = scan(x, carries=1, xs=1, body={\n    \n})\noutput y = %1\n");
-    refused("cond: 0 operands are given, its graphs need 1", "input x: float32 ()\n%1: float32 () = cond(then_branch={\n    \n}, else_branch={\n    \n})\noutput y = %1\n");
+    refused("cond: 0 operands are given, its graphs need 1",
+            "input x: float32 ()\n%1: float32 () = cond(then_branch={\n    \n}, else_branch={\n    \n})\noutput y = %1\n");
 }
 
 TEST_CASE("updates see the values that were there before all of them") {
@@ -280,7 +291,8 @@ TEST_CASE("updates see the values that were there before all of them") {
             "parameter a: float32 (2,) = [1.0, 2.0]\n"
             "parameter b: float32 (2,) = [3.0, 4.0]\n"
             "%3: float32 (2,) = add(b, 1.0)\n"
-            "%4: float32 (2,) = reshape(b, shape=(2,))\n" + updates + "output y = x\n");
+            "%4: float32 (2,) = reshape(b, shape=(2,))\n" +
+            updates + "output y = x\n");
         Tensor a = graph.value("a")->data, b = graph.value("b")->data;
         a.copy_(tensor({1.0F, 2.0F}));
         b.copy_(tensor({3.0F, 4.0F}));

@@ -128,7 +128,8 @@ TEST_CASE("a training step over sequences of any length is a graph") {
 TEST_CASE("gradients of graphs go through sequences of any length") {
     manual_seed(6);
     nn::GRU gru(3, 4, {.bidirectional = true});
-    const Graph graph = trace([&](const Tensor& x) { return gru(x).output.square().sum(); }, {{"x", randn({5, 2, 3}), {"time", "batch"}}}, {.outputs = {"loss"}});
+    const Graph graph =
+        trace([&](const Tensor& x) { return gru(x).output.square().sum(); }, {{"x", randn({5, 2, 3}), {"time", "batch"}}}, {.outputs = {"loss"}});
     const Graph gradient = grad(graph, {"loss"}, {"x"});
     for (const int time : {1, 4, 9}) {
         const Tensor x = randn({time, 3, 3}).requires_grad_();
@@ -144,7 +145,8 @@ TEST_CASE("what else than a sequence does not go for other sizes is refused") {
         Tensor y = lstm(x).output;
         return x.size(1) > 4 ? y * 2 : y;
     };
-    FAILS(TapeError, "trace: with batch = 1, time = 1 the graph does not do what the program does", trace(fn, {{"x", randn({2, 5, 3}), {"batch", "time"}}}));
+    FAILS(TapeError, "trace: with batch = 1, time = 1 the graph does not do what the program does",
+          trace(fn, {{"x", randn({2, 5, 3}), {"batch", "time"}}}));
 }
 
 TEST_CASE("check_trace compares a scan of the program's own beside a sequence") {

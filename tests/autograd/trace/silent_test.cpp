@@ -40,8 +40,19 @@ TEST_CASE("initialisers are part of a graph, those that compute with elements ar
     is_as_eager([](const Tensor& w) { nn::init::xavier_normal_(w); });
     is_as_eager([](const Tensor& w) { nn::init::kaiming_uniform_(w); });
     FAILS(TapeError, "trace: orthogonal_ writes to a tensor of shape (3, 4) in a way that a graph cannot hold",
-          trace([&](const Tensor& a) { nn::init::orthogonal_(net.weight); return net(a); }, {{"x", x}}));
-    FAILS(TapeError, "trace: trunc_normal_ writes to", trace([&](const Tensor& a) { nn::init::trunc_normal_(net.weight); return a; }, {{"x", x}}));
+          trace(
+              [&](const Tensor& a) {
+                  nn::init::orthogonal_(net.weight);
+                  return net(a);
+              },
+              {{"x", x}}));
+    FAILS(TapeError, "trace: trunc_normal_ writes to",
+          trace(
+              [&](const Tensor& a) {
+                  nn::init::trunc_normal_(net.weight);
+                  return a;
+              },
+              {{"x", x}}));
     const auto of_part = [&](const Tensor& a) {
         const Tensor row = net.weight[0];
         nn::init::trunc_normal_(row);
@@ -56,7 +67,12 @@ TEST_CASE("what writes past the ops is refused, and the next trace is as good as
     optim::ExponentialMovingAverage average(net.parameters());
     const Tensor x = ones({2, 4});
     FAILS(TapeError, "trace: copy_ writes to a tensor of shape (3, 4) in a way that a graph cannot hold",
-          trace([&](const Tensor& a) { average.copy_to_parameters(); return net(a); }, {{"x", x}}));
+          trace(
+              [&](const Tensor& a) {
+                  average.copy_to_parameters();
+                  return net(a);
+              },
+              {{"x", x}}));
     CHECK(trace(net, {{"x", x}})({x})[0].shape() == Shape{2, 3});
 }
 
@@ -100,16 +116,80 @@ TEST_CASE("what is written through addresses is refused") {
     const Tensor x = ones({3}), before = ones({3});
     const TraceOptions guard{.reads = TraceOptions::Reads::guard};
     const char* text = "trace: the program wrote through the address that data() gave it";
-    FAILS(TapeError, text, trace([&](const Tensor& a) { Tensor y = a.clone(); y.data<float>()[0] = 100; return y * 2; }, {{"x", x}}, guard));
-    FAILS(TapeError, text, trace([&](const Tensor& a) { Tensor y = a.clone(); y.data<float>()[0] = 100; return y; }, {{"x", x}}, guard));
-    FAILS(TapeError, text, trace([&](const Tensor& a) { Tensor y = a.clone(); y.data<float>()[0] = 100; y.mul_(2); return y; }, {{"x", x}}, guard));
-    FAILS(TapeError, text, trace([&](const Tensor& a) { Tensor y = a.clone(); y[1].data<float>()[0] = 100; return y.t(); }, {{"x", x}}, guard));
-    FAILS(TapeError, text, trace([&](const Tensor& a) { Tensor y = a.clone(); float* p = y.data<float>(); y.mul_(2); *p = 9; return y; }, {{"x", x}}, guard));
-    FAILS(TapeError, text, trace([&](const Tensor& a) { before.data<float>()[0] += 1; return a; }, {{"x", x}}));
-    FAILS(TapeError, text, trace([&](const Tensor& a) { Tensor t = tensor({1.0f, 2.0f}); t.data<float>()[0] = 5; return a[0] + t; }, {{"x", x}}));
-    FAILS(TapeError, text, trace([&](const Tensor& a) { a.data<float>()[0] = 5; return ones({2}); }, {{"x", x.clone()}}, guard));
+    FAILS(TapeError, text,
+          trace(
+              [&](const Tensor& a) {
+                  Tensor y = a.clone();
+                  y.data<float>()[0] = 100;
+                  return y * 2;
+              },
+              {{"x", x}}, guard));
+    FAILS(TapeError, text,
+          trace(
+              [&](const Tensor& a) {
+                  Tensor y = a.clone();
+                  y.data<float>()[0] = 100;
+                  return y;
+              },
+              {{"x", x}}, guard));
+    FAILS(TapeError, text,
+          trace(
+              [&](const Tensor& a) {
+                  Tensor y = a.clone();
+                  y.data<float>()[0] = 100;
+                  y.mul_(2);
+                  return y;
+              },
+              {{"x", x}}, guard));
+    FAILS(TapeError, text,
+          trace(
+              [&](const Tensor& a) {
+                  Tensor y = a.clone();
+                  y[1].data<float>()[0] = 100;
+                  return y.t();
+              },
+              {{"x", x}}, guard));
+    FAILS(TapeError, text,
+          trace(
+              [&](const Tensor& a) {
+                  Tensor y = a.clone();
+                  float* p = y.data<float>();
+                  y.mul_(2);
+                  *p = 9;
+                  return y;
+              },
+              {{"x", x}}, guard));
+    FAILS(TapeError, text,
+          trace(
+              [&](const Tensor& a) {
+                  before.data<float>()[0] += 1;
+                  return a;
+              },
+              {{"x", x}}));
+    FAILS(TapeError, text,
+          trace(
+              [&](const Tensor& a) {
+                  Tensor t = tensor({1.0f, 2.0f});
+                  t.data<float>()[0] = 5;
+                  return a[0] + t;
+              },
+              {{"x", x}}));
+    FAILS(TapeError, text,
+          trace(
+              [&](const Tensor& a) {
+                  a.data<float>()[0] = 5;
+                  return ones({2});
+              },
+              {{"x", x.clone()}}, guard));
     // only looked at
-    const Graph graph = trace([&](const Tensor& a) { Tensor y = a * 2; const float f = y.data<float>()[0]; y.add_(1); return y * f; }, {{"x", x}}, guard);
+    const Graph graph = trace(
+        [&](const Tensor& a) {
+            Tensor y = a * 2;
+            const float f = y.data<float>()[0];
+            y.add_(1);
+            return y * f;
+        },
+        {{"x", x}}, guard);
     CHECK(graph({x})[0].sum().item() == 18);
     CHECK_THROWS_WITH(graph({x * 2}), Catch::Contains("the program read a value with data()"));
     // of custom functions
@@ -135,7 +215,12 @@ TEST_CASE("what another thread makes meanwhile is no constant") {
     // before the trace, also while others were made
     const Tensor early = apart([&] { return w * 2; });
     Tensor during;
-    trace([&](const Tensor& a) { during = apart([&] { return w * 3; }); return a; }, {{"x", x}});
+    trace(
+        [&](const Tensor& a) {
+            during = apart([&] { return w * 3; });
+            return a;
+        },
+        {{"x", x}});
     const Graph graph = trace([&](const Tensor& a) { return a + early + during; }, {{"x", x}});
     CHECK(graph({x})[0].sum().item() == 18);
 }
@@ -159,10 +244,13 @@ TEST_CASE("a gradient that was there before the trace is refused, those of trial
         eager.load_state_dict(net.state_dict());
         optim::SGD sgd(net.parameters(), {.lr = 0.01, .momentum = 0.9}), eager_sgd(eager.parameters(), {.lr = 0.01, .momentum = 0.9});
         const auto step = make(net, sgd, true), eager_step = make(eager, eager_sgd, true);
-        { Tape tape; tape.backward(net(x).sum()); }
+        {
+            Tape tape;
+            tape.backward(net(x).sum());
+        }
         const Tensor gradient = net.weight.grad(), kept = gradient.clone();
-        CHECK_THROWS_WITH(trace(step, {{"x", x, dims}}), Catch::Contains("the gradient of weight was there before the trace") &&
-                                                              Catch::Contains("zero_grad() first"));
+        CHECK_THROWS_WITH(trace(step, {{"x", x, dims}}),
+                          Catch::Contains("the gradient of weight was there before the trace") && Catch::Contains("zero_grad() first"));
         CHECK(net.weight.grad().is_same(gradient));
         CHECK(equal(net.weight.grad(), kept));
         CHECK(equal(net.weight.detach(), eager.weight.detach()));
@@ -193,8 +281,8 @@ TEST_CASE("gradients that the program's next run would add to are refused") {
             sgd.step();
             return a * 2;
         };
-        CHECK_THROWS_WITH(trace(kept_none, {{"x", x, dims}}), Catch::Contains("this backward leaves the gradient of weight") &&
-                                                                  Catch::Contains("call zero_grad() first"));
+        CHECK_THROWS_WITH(trace(kept_none, {{"x", x, dims}}),
+                          Catch::Contains("this backward leaves the gradient of weight") && Catch::Contains("call zero_grad() first"));
         CHECK(!net.weight.grad().defined());
         CHECK(equal(net.weight.detach(), before));
         // Between the two is too late: the first adds to what the second has left.
@@ -242,7 +330,10 @@ TEST_CASE("gradients that the program's next run would add to are refused") {
 
 TEST_CASE("a gradient that was there, forgotten by a program that fails, is put back") {
     nn::Linear net(3, 2);
-    { Tape tape; tape.backward(net(ones({2, 3})).sum()); }
+    {
+        Tape tape;
+        tape.backward(net(ones({2, 3})).sum());
+    }
     const Tensor weight = net.weight.grad(), bias = net.bias.grad();
     const auto fn = [&](const Tensor& a) {
         net.zero_grad();
@@ -271,16 +362,31 @@ TEST_CASE("a gradient that was collected and not computed yet was there, too") {
     };
     net.parameters();
     table.parameters();
-    { Tape tape; tape.backward(net(x).sum()); }
-    { Tape tape; tape.backward(table(i).sum()); }
+    {
+        Tape tape;
+        tape.backward(net(x).sum());
+    }
+    {
+        Tape tape;
+        tape.backward(table(i).sum());
+    }
     CHECK_THROWS_WITH(trace(step, {{"x", x}}), Catch::Contains("the gradient of weight was there before the trace"));
     CHECK_THROWS_WITH(trace(look_up, {{"i", i}}), Catch::Contains("the gradient of weight was there before the trace"));
     CHECK_THROWS_WITH(trace([&](const Tensor& a) { return a + net.weight.grad(); }, {{"x", ones({2, 3})}}),
                       Catch::Contains("the gradient of weight was there before the trace"));
     nn::Linear unused(3, 2);
     optim::SGD sgd(unused.parameters(), {.lr = 0.1});
-    { Tape tape; tape.backward(unused(x).sum()); }
-    CHECK_THROWS_AS(trace([&](const Tensor& a) { sgd.step(); return a * 2; }, {{"x", x}}), TapeError);
+    {
+        Tape tape;
+        tape.backward(unused(x).sum());
+    }
+    CHECK_THROWS_AS(trace(
+                        [&](const Tensor& a) {
+                            sgd.step();
+                            return a * 2;
+                        },
+                        {{"x", x}}),
+                    TapeError);
     CHECK(trace([&](const Tensor& a) { return a * (unused.weight.grad().defined() ? 2 : 3); }, {{"x", x}})({x})[0].sum().item() == 12);
     CHECK(allclose(net.weight.grad(), full({2, 3}, 2.0)));
     CHECK(table.weight.grad().sum().item() == 6);
@@ -289,13 +395,17 @@ TEST_CASE("a gradient that was collected and not computed yet was there, too") {
 TEST_CASE("a branch that adds to gradients is refused") {
     const Tensor w = ones({3}).requires_grad_();
     const auto fn = [&](const Tensor& x) {
-        return cond(x.sum() > 0, [&] {
-            Tape tape;
-            tape.backward((w * x).sum());
-            return x * 2;
-        }, [&] { return x; });
+        return cond(
+            x.sum() > 0,
+            [&] {
+                Tape tape;
+                tape.backward((w * x).sum());
+                return x * 2;
+            },
+            [&] { return x; });
     };
-    CHECK_THROWS_WITH(trace(fn, {{"x", ones({3})}}), Catch::Contains("cond: a function that is traced adds to the gradient of a tensor of shape (3,)"));
+    CHECK_THROWS_WITH(trace(fn, {{"x", ones({3})}}),
+                      Catch::Contains("cond: a function that is traced adds to the gradient of a tensor of shape (3,)"));
     CHECK(!w.grad().defined());
 }
 
@@ -305,11 +415,36 @@ TEST_CASE("what changes the learning rate is refused in a trace") {
     optim::StepLR schedule(sgd, {.step_size = 1, .gamma = 0.5});
     optim::ReduceLROnPlateau plateau(sgd);
     const Tensor x = ones({2, 4});
-    FAILS(TapeError, "step: a graph holds the learning rate as a constant", trace([&](const Tensor& a) { schedule.step(); return a; }, {{"x", x}}));
-    FAILS(TapeError, "step: a graph holds the learning rate", trace([&](const Tensor& a) { plateau.step(1); return a; }, {{"x", x}}));
-    FAILS(TapeError, "set_lr: a graph holds the learning rate as a constant, 0.1", trace([&](const Tensor& a) { sgd.set_lr(0.2); return a; }, {{"x", x}}));
+    FAILS(TapeError, "step: a graph holds the learning rate as a constant",
+          trace(
+              [&](const Tensor& a) {
+                  schedule.step();
+                  return a;
+              },
+              {{"x", x}}));
+    FAILS(TapeError, "step: a graph holds the learning rate",
+          trace(
+              [&](const Tensor& a) {
+                  plateau.step(1);
+                  return a;
+              },
+              {{"x", x}}));
+    FAILS(TapeError, "set_lr: a graph holds the learning rate as a constant, 0.1",
+          trace(
+              [&](const Tensor& a) {
+                  sgd.set_lr(0.2);
+                  return a;
+              },
+              {{"x", x}}));
     CHECK(sgd.lr() == 0.1);
-    CHECK(trace([&](const Tensor& a) { sgd.set_lr(0.1); return a * 2; }, {{"x", x}}).nodes().size() == 1);
+    CHECK(trace(
+              [&](const Tensor& a) {
+                  sgd.set_lr(0.1);
+                  return a * 2;
+              },
+              {{"x", x}})
+              .nodes()
+              .size() == 1);
     schedule.step();
     CHECK(sgd.lr() == 0.05);
     const auto fn = [&](const Tensor& a) {
@@ -329,7 +464,9 @@ TEST_CASE("constants of nan, and whole numbers that are written as real ones") {
     CHECK(isnan(nan({x})[0]).all().item<bool>());
     const Graph named = trace([](const Tensor& a) { return a + full({4}, NAN); }, {{"x", x, {"n"}}});
     CHECK(isnan(named({ones({5, 4})})[0]).all().item<bool>());
-    const auto whole = [](const Tensor& a) { return a / full({}, static_cast<double>(a.size(0))) + full_like(a, 2.0 * static_cast<double>(a.size(0))); };
+    const auto whole = [](const Tensor& a) {
+        return a / full({}, static_cast<double>(a.size(0))) + full_like(a, 2.0 * static_cast<double>(a.size(0)));
+    };
     const auto filled = [](const Tensor& a) { return empty({2}).fill_(static_cast<double>(a.size(0) + 1)) / 4; };
     const Graph graph = trace(whole, {{"x", x, {"n"}}}), fill = trace(filled, {{"x", x, {"n"}}});
     INFO(graph.str());
@@ -359,7 +496,8 @@ TEST_CASE("a Generator of its own is refused") {
 }
 
 TEST_CASE("an example without elements along a named dimension is refused by line") {
-    FAILS(ShapeError, "trace: x of shape (0, 3): its dimension n has no elements", trace([](const Tensor& a) { return a; }, {{"x", zeros({0, 3}), {"n"}}}));
+    FAILS(ShapeError, "trace: x of shape (0, 3): its dimension n has no elements",
+          trace([](const Tensor& a) { return a; }, {{"x", zeros({0, 3}), {"n"}}}));
     FAILS(ShapeError, "its dimension 2*n has no elements", trace([](const Tensor& a) { return a; }, {{"x", zeros({2, 0}), {"", "2*n"}}}));
     CHECK(trace([](const Tensor& a) { return a * 2; }, {{"x", zeros({0, 3})}})({zeros({0, 3})})[0].numel() == 0);
 }

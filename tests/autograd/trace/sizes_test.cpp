@@ -18,8 +18,7 @@ bool is_right_or_refused(const Fn& fn, int example, bool is_vector) {
         for (int n = 1; n < 50; ++n) {
             if (!check_trace(graph, fn, {sized(n)}, {.raise_exception = false})) return false;
         }
-    } catch (const TapeError&) {
-    }
+    } catch (const TapeError&) {}
     return true;
 }
 
@@ -62,7 +61,8 @@ TEST_CASE("squares of a dimension, and halves of them, are formulas") {
 TEST_CASE("what a program does for the smallest sizes only is refused") {
     FAILS(TapeError, "with b = 1 the graph does not do what the program does",
           trace([](const Tensor& x) { return x.size(0) == 1 ? x * 2 : x * 3; }, {{"x", ones({3, 2}), {"b"}}}));
-    FAILS(TapeError, "with b = 1 the graph does not do what the program does", trace([](const Tensor& x) { return x.squeeze(); }, {{"x", ones({3, 2}), {"b"}}}));
+    FAILS(TapeError, "with b = 1 the graph does not do what the program does",
+          trace([](const Tensor& x) { return x.squeeze(); }, {{"x", ones({3, 2}), {"b"}}}));
     // Not where the program itself refuses them.
     const Graph graph = trace([](const Tensor& x) { return x.narrow(0, 2, x.size(0) - 2); }, {{"x", ones({3, 2}), {"b"}}});
     CHECK(graph.run({{"x", ones({7, 2})}})[0].shape() == Shape{5, 2});
@@ -98,7 +98,9 @@ TEST_CASE("numbers that are products and quotients of sizes and numbers have for
 
 TEST_CASE("a quotient by a size is none of its squares") {
     const auto each = [](double above, double factor) {
-        const auto fn = [=](const Tensor& x) { return x * (above / static_cast<double>(x.size(0))) + x * (factor * static_cast<double>(x.size(0) * x.size(0))); };
+        const auto fn = [=](const Tensor& x) {
+            return x * (above / static_cast<double>(x.size(0))) + x * (factor * static_cast<double>(x.size(0) * x.size(0)));
+        };
         const Graph graph = trace(fn, {{"x", ones({5, 2}), {"n"}}});
         for (const int n : {1, 2, 3, 17, 60}) CHECK(check_trace(graph, fn, {ones({n, 2})}).ok);
     };

@@ -1,7 +1,7 @@
 // Several threads at once: that trace, that run one graph, that change copies of it. (make tsan runs this with the thread
 // sanitizer.)
-#include <catch2/catch.hpp>
 #include <atomic>
+#include <catch2/catch.hpp>
 #include <functional>
 #include <optional>
 #include <thread>

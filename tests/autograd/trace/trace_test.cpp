@@ -31,8 +31,8 @@ TEST_CASE("what is made of constants alone may be read") {
     }
     FAILS(TapeError, "reads a value that rand made", trace([](const Tensor& x) { return x * rand({}).item(); }, {{"x", ones({2})}}));
     FAILS(TapeError, "reads a value that mul made", trace([&](const Tensor& x) { return x * (table[0] * x[0]).item(); }, {{"x", ones({2})}}));
-    FAILS(TapeError, "as sqrt(full({}, x.size(0)))", trace([](const Tensor& x) { return x / std::sqrt(static_cast<double>(x.size(0))); },
-                                                          {{"x", ones({3}), {"n"}}}));
+    FAILS(TapeError, "as sqrt(full({}, x.size(0)))",
+          trace([](const Tensor& x) { return x / std::sqrt(static_cast<double>(x.size(0))); }, {{"x", ones({3}), {"n"}}}));
     const auto by_ops = [](const Tensor& x) { return x / sqrt(full({}, x.size(0), float32)); };
     CHECK(allclose(trace(by_ops, {{"x", ones({3}), {"n"}}})({ones({5})})[0], by_ops(ones({5}))));
 }
@@ -140,9 +140,19 @@ TEST_CASE("what a trace cannot see is refused with what to do") {
     // What is made within would be another one in each run.
     const char* text = "is made in the function that is traced";
     FAILS_IN(TapeError, "trace: a parameter of shape (3, 4) ", text,
-             trace([](const Tensor& t) { nn::Linear layer(4, 3); return layer(t); }, {{"x", x}}));
+             trace(
+                 [](const Tensor& t) {
+                     nn::Linear layer(4, 3);
+                     return layer(t);
+                 },
+                 {{"x", x}}));
     FAILS_IN(TapeError, "trace: a parameter of shape (4,) ", text,
-             trace([](const Tensor& t) { nn::BatchNorm1d norm(4); return norm(t); }, {{"x", x}}));
+             trace(
+                 [](const Tensor& t) {
+                     nn::BatchNorm1d norm(4);
+                     return norm(t);
+                 },
+                 {{"x", x}}));
 }
 
 TEST_CASE("an if on a size is named as one") {

@@ -54,10 +54,18 @@ std::vector<Tensor> random_program(unsigned seed, const Tensor& input) {
             case 5: known.push_back(x.reshape({-1})); break;
             case 6: x.add_(double(1 + pick(3))); break;
             case 7: x.mul_(double(2 + pick(2))); break;
-            case 8: if (x.shape() == other.shape() && !x.shares_storage(other)) x.add_(other); break;
-            case 9: if (has_two) x.narrow(d, 1, 1).mul_(3); break;
-            case 10: if (has_two) x.chunk(2, d)[0].add_(5); break;
-            case 11: if (x.shape() == other.shape()) known.push_back(x - other); break;
+            case 8:
+                if (x.shape() == other.shape() && !x.shares_storage(other)) x.add_(other);
+                break;
+            case 9:
+                if (has_two) x.narrow(d, 1, 1).mul_(3);
+                break;
+            case 10:
+                if (has_two) x.chunk(2, d)[0].add_(5);
+                break;
+            case 11:
+                if (x.shape() == other.shape()) known.push_back(x - other);
+                break;
         }
     }
     return known;
@@ -66,34 +74,42 @@ std::vector<Tensor> random_program(unsigned seed, const Tensor& input) {
 }  // namespace
 
 TEST_CASE("a view that is written to after its base was") {
-    check_traced([](const Tensor& x) {
-        Tensor y = x.clone(), v = y.narrow(0, 0, 2);
-        y.mul_(10);
-        v.add_(1);
-        return std::vector<Tensor>{y, v};
-    }, arange(4, float32));
-    check_traced([](const Tensor& x) {
-        Tensor y = x.clone(), a = y.narrow(0, 0, 2), b = y.narrow(0, 1, 2);
-        a.mul_(10);
-        b.add_(1);
-        return std::vector<Tensor>{y, a, b};
-    }, arange(4, float32));
+    check_traced(
+        [](const Tensor& x) {
+            Tensor y = x.clone(), v = y.narrow(0, 0, 2);
+            y.mul_(10);
+            v.add_(1);
+            return std::vector<Tensor>{y, v};
+        },
+        arange(4, float32));
+    check_traced(
+        [](const Tensor& x) {
+            Tensor y = x.clone(), a = y.narrow(0, 0, 2), b = y.narrow(0, 1, 2);
+            a.mul_(10);
+            b.add_(1);
+            return std::vector<Tensor>{y, a, b};
+        },
+        arange(4, float32));
 }
 
 TEST_CASE("pieces are what their base is, and write into it") {
-    check_traced([](const Tensor& x) {
-        Tensor y = x.clone();
-        const std::vector<Tensor> parts = y.chunk(2, 0), rows = y.unbind(0);
-        y.add_(10);
-        return std::vector<Tensor>{parts[1], rows[2]};
-    }, arange(5, float32));
-    check_traced([](const Tensor& x) {
-        Tensor y = x.clone();
-        y.chunk(2, 0)[1].add_(10);
-        y.unbind(0)[1].mul_(3);
-        split(y, {1, 4}, 0)[1].sub_(1);
-        return std::vector<Tensor>{y};
-    }, arange(5, float32));
+    check_traced(
+        [](const Tensor& x) {
+            Tensor y = x.clone();
+            const std::vector<Tensor> parts = y.chunk(2, 0), rows = y.unbind(0);
+            y.add_(10);
+            return std::vector<Tensor>{parts[1], rows[2]};
+        },
+        arange(5, float32));
+    check_traced(
+        [](const Tensor& x) {
+            Tensor y = x.clone();
+            y.chunk(2, 0)[1].add_(10);
+            y.unbind(0)[1].mul_(3);
+            split(y, {1, 4}, 0)[1].sub_(1);
+            return std::vector<Tensor>{y};
+        },
+        arange(5, float32));
 }
 
 TEST_CASE("random programs of views and writes") {
@@ -128,10 +144,12 @@ TEST_CASE("a tensor that is detached before it is used otherwise is itself") {
     const Tensor x = randn({3});
     CHECK(allclose(graph({x})[0], x * w + w));
     Tensor average = zeros({3});
-    const Graph step = trace([&](const Tensor& y) {
-        average.detach().mul_(0.5).add_(y);
-        return average * 1;
-    }, {{"y", ones({3})}});
+    const Graph step = trace(
+        [&](const Tensor& y) {
+            average.detach().mul_(0.5).add_(y);
+            return average * 1;
+        },
+        {{"y", ones({3})}});
     CHECK(equal(step({ones({3})})[0], full({3}, 1.5)));
 }
 
@@ -172,7 +190,8 @@ TEST_CASE("what depends on sizes is seen") {
             const Tensor a = x + 1, b = x + 2;
             return x.size(0) % 2 == 0 ? a : b;
         };
-        FAILS(TapeError, "what is returned depends on the sizes: it is not the same with n = 4 and with n = 5", trace(one, {{"x", ones({4}), {"n"}}}));
+        FAILS(TapeError, "what is returned depends on the sizes: it is not the same with n = 4 and with n = 5",
+              trace(one, {{"x", ones({4}), {"n"}}}));
         const auto some = [](const Tensor& x) { return std::vector<Tensor>(x.size(0) > 50 ? 2 : 1, x); };
         FAILS(TapeError, "what is returned depends on the sizes", trace(some, {{"x", ones({4}), {"n"}}}));
     }

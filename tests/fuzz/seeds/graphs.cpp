@@ -34,9 +34,11 @@ int main(int, char** argv) {
         write(trace(fn, inputs));
     }
     const Tensor w = randn({3, 3}).requires_grad_();
-    write(trace([&](const Tensor& x) {
-        const Tensor y = while_loop([](const Tensor& t) { return t.sum() < 100; }, [](const Tensor& t) { return t * 2; }, {x})[0];
-        return cond(y.sum() > 0, [&] { return matmul(y, w); }, [&] { return -y; });
-    }, {{"x", ones({2, 3}), {"batch"}}}));
+    write(trace(
+        [&](const Tensor& x) {
+            const Tensor y = while_loop([](const Tensor& t) { return t.sum() < 100; }, [](const Tensor& t) { return t * 2; }, {x})[0];
+            return cond(y.sum() > 0, [&] { return matmul(y, w); }, [&] { return -y; });
+        },
+        {{"x", ones({2, 3}), {"batch"}}}));
     std::printf("%d graphs\n", count);
 }

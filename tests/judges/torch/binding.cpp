@@ -29,8 +29,7 @@ std::vector<Parameter> read_parameters(const std::string& text) {
         const std::size_t equals = part.find(" = ");
         const std::string declared = part.substr(0, equals);
         if (!declared.empty())
-            parameters.push_back(
-                {declared.substr(declared.rfind(' ') + 1), equals == std::string::npos ? "" : part.substr(equals + 3)});
+            parameters.push_back({declared.substr(declared.rfind(' ') + 1), equals == std::string::npos ? "" : part.substr(equals + 3)});
         part.clear();
     }
     return parameters;
@@ -43,8 +42,7 @@ Value fallback_value(const std::string& text) {
         v.kind = Value::boolean, v.whole = text == "true";
     } else if (text[0] == '"' || text.starts_with("Reduction::")) {
         static std::map<std::string, std::string> words;
-        v.kind = Value::text,
-        v.word = (words[text] = text[0] == '"' ? text.substr(1, text.size() - 2) : text.substr(11)).c_str();
+        v.kind = Value::text, v.word = (words[text] = text[0] == '"' ? text.substr(1, text.size() - 2) : text.substr(11)).c_str();
     } else if (text.find("inf") != std::string::npos) {
         v.kind = Value::number, v.real = text[0] == '-' ? -__builtin_inf() : __builtin_inf();
     } else if (text.find_first_of(".e") != std::string::npos) {
@@ -56,8 +54,7 @@ Value fallback_value(const std::string& text) {
 }
 
 /// The arguments in the parameters' order; false where they do not fit.
-bool arrange(const std::vector<Parameter>& parameters, const Value* given, const char* const* names, int count,
-             std::vector<Value>& bound) {
+bool arrange(const std::vector<Parameter>& parameters, const Value* given, const char* const* names, int count, std::vector<Value>& bound) {
     std::vector<const Value*> of(parameters.size());
     for (int i = 0; i < count; ++i) {
         std::size_t p = static_cast<std::size_t>(i);
@@ -115,8 +112,7 @@ extern "C" {
 const char* judge_message() { return message.c_str(); }
 
 /// A leaf with its own copy of `bytes` bytes, strided like PyTorch's.
-Tensor* judge_tensor(const void* data, std::int64_t bytes, const std::int64_t* sizes, const std::int64_t* strides,
-                     int rank, int type, int leaf) {
+Tensor* judge_tensor(const void* data, std::int64_t bytes, const std::int64_t* sizes, const std::int64_t* strides, int rank, int type, int leaf) {
     Tensor* x = nullptr;
     guarded([&] {
         void* copy = std::aligned_alloc(64, static_cast<std::size_t>(bytes + 64) / 64 * 64);
@@ -145,14 +141,11 @@ int judge_knows(const char* name) {
 }
 
 /// Calls what fits the arguments first. `results` has place for 256.
-int judge_call(const char* name, const Value* given, const char* const* names, int count, Tensor** results,
-               int* result_count) {
+int judge_call(const char* name, const Value* given, const char* const* names, int count, Tensor** results, int* result_count) {
     return guarded([&]() -> int {
         std::vector<Value> bound;
         for (const Call& call : calls()) {
-            if (call.name != name || !arrange(read_parameters(call.parameters), given, names, count, bound) ||
-                !call.fits(bound.data()))
-                continue;
+            if (call.name != name || !arrange(read_parameters(call.parameters), given, names, count, bound) || !call.fits(bound.data())) continue;
             Tensors tensors;
             call.run(bound.data(), tensors);
             *result_count = 0;
@@ -170,8 +163,7 @@ Tape* judge_tape() { return new Tape(); }
 void judge_end(Tape* tape) { delete tape; }
 
 /// The gradients of sum over i of sum(ys[i] * weights[i]).
-int judge_gradient(Tape* tape, Tensor** ys, Tensor** weights, int y_count, Tensor** xs, int x_count, int again,
-                   Tensor** gradients) {
+int judge_gradient(Tape* tape, Tensor** ys, Tensor** weights, int y_count, Tensor** xs, int x_count, int again, Tensor** gradients) {
     return guarded([&] {
         Tensor loss;
         for (int i = 0; i < y_count; ++i) {

@@ -40,9 +40,7 @@ struct Nothing {};
 template <class T>
 struct As;
 
-inline bool is_number(const Value& v) {
-    return v.kind == Value::boolean || v.kind == Value::integer || v.kind == Value::number;
-}
+inline bool is_number(const Value& v) { return v.kind == Value::boolean || v.kind == Value::integer || v.kind == Value::number; }
 inline bool all_are(const Value& v, Value::Kind kind) {
     for (int i = 0; i < v.count; ++i) {
         if (v.items[i].kind != kind) return false;
@@ -69,19 +67,16 @@ TAPIR_JUDGE_AS(int, v.kind == Value::integer, static_cast<int>(v.whole))
 TAPIR_JUDGE_AS(std::int64_t, v.kind == Value::integer, v.whole)
 TAPIR_JUDGE_AS(Dim, v.kind == Value::integer, Dim(v.whole))
 TAPIR_JUDGE_AS(double, is_number(v), v.kind == Value::number ? v.real : static_cast<double>(v.whole))
-TAPIR_JUDGE_AS(Scalar, is_number(v),
-               v.kind == Value::number    ? Scalar(v.real)
-               : v.kind == Value::integer ? Scalar(v.whole)
-                                          : Scalar(v.whole != 0))
+TAPIR_JUDGE_AS(Scalar, is_number(v), v.kind == Value::number ? Scalar(v.real) : v.kind == Value::integer ? Scalar(v.whole) : Scalar(v.whole != 0))
 TAPIR_JUDGE_AS(const char*, v.kind == Value::text, v.word)
 TAPIR_JUDGE_AS(DType, v.kind == Value::dtype, static_cast<DType>(v.whole))
 TAPIR_JUDGE_AS(Nothing, v.kind == Value::none || (v.kind == Value::boolean && !v.whole), (void(v), Nothing()))
 TAPIR_JUDGE_AS(Ints, all_are(v, Value::integer), ints(v))
 TAPIR_JUDGE_AS(Reduction, v.kind == Value::text,
-               v.word == std::string("none")   ? Reduction::none
-               : v.word == std::string("sum")  ? Reduction::sum
-               : v.word == std::string("mean") ? Reduction::mean
-                                               : Reduction::batchmean)
+               v.word == std::string("none")       ? Reduction::none
+                   : v.word == std::string("sum")  ? Reduction::sum
+                   : v.word == std::string("mean") ? Reduction::mean
+                                                   : Reduction::batchmean)
 inline bool are_sizes(const Value& v) {
     for (int i = 0; i < v.count; ++i) {
         if (v.items[i].kind != Value::integer && v.items[i].kind != Value::none) return false;
@@ -89,12 +84,11 @@ inline bool are_sizes(const Value& v) {
     return v.kind == Value::list;
 }
 /// Sizes or dimensions: a number, numbers, or none; None among them, in pools the input's size, is -1.
-TAPIR_JUDGE_AS(Shape, v.kind == Value::none || v.kind == Value::integer || are_sizes(v),
-               v.kind == Value::integer ? Shape(v.whole) : Shape(ints(v)))
+TAPIR_JUDGE_AS(Shape, v.kind == Value::none || v.kind == Value::integer || are_sizes(v), v.kind == Value::integer ? Shape(v.whole) : Shape(ints(v)))
 TAPIR_JUDGE_AS(Padding, v.kind == Value::text || v.kind == Value::integer || all_are(v, Value::integer),
-               v.kind == Value::text      ? Padding(v.word)
-               : v.kind == Value::integer ? Padding(v.whole)
-                                          : Padding(Shape(ints(v))))
+               v.kind == Value::text          ? Padding(v.word)
+                   : v.kind == Value::integer ? Padding(v.whole)
+                                              : Padding(Shape(ints(v))))
 
 template <>
 struct As<Tensors> {
@@ -116,18 +110,12 @@ struct As<Indices> {
     static Index one(const Value& v) {
         const auto end = [](const Value& e) { return e.kind == Value::none ? Slice::kOpen : e.whole; };
         switch (v.kind) {
-            case Value::none:
-                return None;
-            case Value::ellipsis:
-                return Ellipsis;
-            case Value::tensor:
-                return *v.array;
-            case Value::slice:
-                return Slice(end(v.items[0]), end(v.items[1]), v.items[2].kind == Value::none ? 1 : v.items[2].whole);
-            case Value::list:
-                return tapir::tensor(ints(v));
-            default:
-                return v.whole;
+            case Value::none: return None;
+            case Value::ellipsis: return Ellipsis;
+            case Value::tensor: return *v.array;
+            case Value::slice: return Slice(end(v.items[0]), end(v.items[1]), v.items[2].kind == Value::none ? 1 : v.items[2].whole);
+            case Value::list: return tapir::tensor(ints(v));
+            default: return v.whole;
         }
     }
     static Indices get(const Value& v) {
@@ -167,21 +155,18 @@ struct Erased;
 template <class R, class... A, R (*function)(A...)>
 struct Erased<function> {
     static bool fits(const Value* v) {
-        return [&]<std::size_t... i>(std::index_sequence<i...>) { return (As<A>::fits(v[i]) && ...); }
-        (std::index_sequence_for<A...>());
+        return [&]<std::size_t... i>(std::index_sequence<i...>) { return (As<A>::fits(v[i]) && ...); }(std::index_sequence_for<A...>());
     }
     static void run(const Value* v, Tensors& results) {
-        [&]<std::size_t... i>(std::index_sequence<i...>) { give(results, function(As<A>::get(v[i])...)); }
-        (std::index_sequence_for<A...>());
+        [&]<std::size_t... i>(std::index_sequence<i...>) { give(results, function(As<A>::get(v[i])...)); }(std::index_sequence_for<A...>());
     }
 };
 
 #define TAPIR_JUDGE_UNWRAP(...) __VA_ARGS__
 /// {"sum", (In input, Dims dim = {}, Flag keepdim = false), sum(input, dim, keepdim)}
-#define TAPIR_JUDGE_CALL(name, parameters, ...)                                  \
-    Call {                                                                       \
-        name, #parameters, Erased<+[] parameters { return __VA_ARGS__; }>::fits, \
-            Erased<+[] parameters { return __VA_ARGS__; }>::run                  \
+#define TAPIR_JUDGE_CALL(name, parameters, ...)                                                                                      \
+    Call {                                                                                                                           \
+        name, #parameters, Erased<+[] parameters { return __VA_ARGS__; }>::fits, Erased<+[] parameters { return __VA_ARGS__; }>::run \
     }
 
 /// calls.cpp. Those of one name are tried in their order.

@@ -36,8 +36,8 @@ TEST_CASE("datasets of several types stand behind each other") {
 TEST_CASE("a list of datasets is one") {
     const data::TensorDataset all{arange(10)};
     const std::vector<std::int64_t> a{3, 1}, none, b{9}, c{0, 2, 4};
-    const std::vector parts{data::Subset{all, none}, data::Subset{all, a}, data::Subset{all, none}, data::Subset{all, b},
-                            data::Subset{all, c}, data::Subset{all, none}};
+    const std::vector parts{data::Subset{all, none}, data::Subset{all, a}, data::Subset{all, none},
+                            data::Subset{all, b},    data::Subset{all, c}, data::Subset{all, none}};
     CHECK(items(data::ConcatDataset{parts}) == std::vector<int>{3, 1, 9, 0, 2, 4});
     Generator random(5);
     std::vector<int> back = items(data::ConcatDataset{data::random_split(all, {3, 3, 4}, random)});
@@ -46,9 +46,7 @@ TEST_CASE("a list of datasets is one") {
 }
 
 TEST_CASE("a part that draws at random gets the generator of its item") {
-    const auto noisy = data::map(data::TensorDataset{zeros({2})}, [](const Tensor& item, Generator& random) {
-        return item + randn({}, random);
-    });
+    const auto noisy = data::map(data::TensorDataset{zeros({2})}, [](const Tensor& item, Generator& random) { return item + randn({}, random); });
     Generator random(3), again(3);
     CHECK(data::ConcatDataset{noisy, noisy}.get(3, random).item() == randn({}, again).item());
     CHECK(data::ConcatDataset{std::vector{noisy, noisy}}.get(3, random).item() == randn({}, again).item());
@@ -62,10 +60,8 @@ TEST_CASE("joined datasets refuse what is not in them") {
     FAILS_IN(IndexError, "ConcatDataset: index 4 is not in a dataset of 4 items", "", pair.get(4, random));
     FAILS_IN(IndexError, "select: index 4 is out of range", "", data::TensorDataset{arange(4)}.get(4));
     FAILS_IN(IndexError, "select: index 4 is out of range", "", (data::TensorDataset{arange(4), arange(4)}.get(4)));
-    FAILS_IN(IndexError, "VectorDataset: index -1 is not in a dataset of 2 items", "",
-             (data::VectorDataset{std::vector{1, 2}}.get(-1)));
-    FAILS_IN(IndexError, "Subset: index 1 is not in a dataset of 1 items", "",
-             data::Subset(data::TensorDataset{arange(4)}, {2}).get(1, random));
+    FAILS_IN(IndexError, "VectorDataset: index -1 is not in a dataset of 2 items", "", (data::VectorDataset{std::vector{1, 2}}.get(-1)));
+    FAILS_IN(IndexError, "Subset: index 1 is not in a dataset of 1 items", "", data::Subset(data::TensorDataset{arange(4)}, {2}).get(1, random));
     FAILS_IN(IndexError, "ConcatDataset: index -1 is not in a dataset of 4 items", "", pair.get(-1, random));
     FAILS_IN(IndexError, "ConcatDataset: index 4 is not in a dataset of 4 items", "", list.get(4, random));
     FAILS_IN(IndexError, "ConcatDataset: index -1 is not in a dataset of 4 items", "", list.get(-1, random));

@@ -37,8 +37,7 @@ class TemporaryFolder {
  private:
     static fs::path make_name() {
         static int count = 0;
-        return fs::temp_directory_path() /
-               ("tapir_data_" + std::to_string(::getpid()) + "_" + std::to_string(count++));
+        return fs::temp_directory_path() / ("tapir_data_" + std::to_string(::getpid()) + "_" + std::to_string(count++));
     }
     fs::path path_;
 };

@@ -90,9 +90,8 @@ TEST_CASE("batches of tensors, tuples, pairs, structs, numbers and lists") {
     data::DataLoader rows(data::TensorDataset{images}, {.batch_size = 4});
     for (Tensor& x : rows) CHECK(x.dim() == 3);
 
-    const auto structs = data::map(pairs, [](const std::tuple<Tensor, Tensor>& item) {
-        return Nested{{std::get<0>(item), std::get<1>(item)}, std::get<1>(item) * 2};
-    });
+    const auto structs = data::map(
+        pairs, [](const std::tuple<Tensor, Tensor>& item) { return Nested{{std::get<0>(item), std::get<1>(item)}, std::get<1>(item) * 2}; });
     data::DataLoader of_structs(structs, {.batch_size = 5});
     for (Nested& batch : of_structs) {
         CHECK(batch.sample.image.to_vector<float>() == images.to_vector<float>());
@@ -169,7 +168,7 @@ TEST_CASE("order and random transforms are the same at any number of workers") {
         return values;
     };
     const std::vector<double> expected = run(0, 2);
-    CHECK(std::set<double>(expected.begin(), expected.begin() + 100).size() > 60);  // items differ from each other
+    CHECK(std::set<double>(expected.begin(), expected.begin() + 100).size() > 60);         // items differ from each other
     CHECK(!std::equal(expected.begin(), expected.begin() + 160, expected.begin() + 160));  // and epochs
     for (const int workers : {1, 2, 3, 8}) {
         CHECK(run(workers, 2) == expected);
@@ -178,9 +177,8 @@ TEST_CASE("order and random transforms are the same at any number of workers") {
     }
     // An item's draws depend on its index, not on its place.
     const auto of_item_7 = [&](bool shuffle) {
-        const auto drawn = data::map(Numbers{20}, [](int64_t i, Generator& random) {
-            return i == 7 ? rand({}, random).template item<float>() : 0.0F;
-        });
+        const auto drawn =
+            data::map(Numbers{20}, [](int64_t i, Generator& random) { return i == 7 ? rand({}, random).template item<float>() : 0.0F; });
         data::DataLoader loader(drawn, {.batch_size = 20, .shuffle = shuffle, .seed = 9});
         float sum = 0;
         for (const Tensor& x : loader) sum += x.sum().item<float>();
@@ -242,8 +240,7 @@ TEST_CASE("what a worker throws arrives in the loop where it was due, as its typ
     for (const int workers : {0, 2}) {
         data::DataLoader loader(ragged, {.batch_size = 2, .num_workers = workers});
         const std::string made = "give the loader of loader_test.cpp:" + std::to_string(__LINE__ - 1);
-        FAILS_IN(ShapeError, "DataLoader: the items of a batch do not go together: stack: ", made,
-                 for (Tensor& x : loader) static_cast<void>(x););
+        FAILS_IN(ShapeError, "DataLoader: the items of a batch do not go together: stack: ", made, for (Tensor& x : loader) static_cast<void>(x););
         FAILS(ShapeError, "nn::pad_sequence()", for (Tensor& x : loader) static_cast<void>(x););
         data::DataLoader padded(ragged, {.batch_size = 2, .num_workers = workers},
                                 [](const std::vector<Tensor>& items) { return nn::pad_sequence(items, /*batch_first=*/true); });
@@ -269,17 +266,17 @@ TEST_CASE("leaving the loop stops the workers") {
             static_cast<void>(x);
             break;
         }
-        CHECK_THROWS_AS([&] {
-            for (const Tensor& x : loader) throw x;
-        }(), Tensor);
+        CHECK_THROWS_AS(
+            [&] {
+                for (const Tensor& x : loader) throw x;
+            }(),
+            Tensor);
         CHECK(loader.epoch() == 2);
     }
 }
 
 TEST_CASE("a position is saved and gone on from") {
-    const auto noisy = data::map(Numbers{23}, [](int64_t i, Generator& random) {
-        return std::pair(i, rand({}, random).template item<float>());
-    });
+    const auto noisy = data::map(Numbers{23}, [](int64_t i, Generator& random) { return std::pair(i, rand({}, random).template item<float>()); });
     const data::LoaderOptions options{.batch_size = 4, .shuffle = true, .num_workers = 2, .seed = 5};
     using Seen = std::vector<std::vector<double>>;
     const auto take = [](auto& loader, Seen& seen, int most) {

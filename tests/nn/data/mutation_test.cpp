@@ -4,9 +4,9 @@
 
 #include "../../sanitizers.h"
 #include "../check.h"
-#include "tapir/nn/data/data.h"
 #include "files.h"
 #include "tapir/core/io/npy.h"
+#include "tapir/nn/data/data.h"
 
 using namespace tapir;
 using namespace files;
@@ -31,8 +31,25 @@ class Random {
 };
 
 std::string mutated(std::string text, const std::string& other, Random& random) {
-    static const std::string pieces[] = {std::string(4, '\xFF'), std::string(8, '\0'), std::string(8, '\x7F'), "99999999999999999999", "-1",
-                                         "((((((((", "\"", "'", "[[[[", "{", "}", ")", ",", "\n", "\r\n", "True", "e999", "\x1F\x8B", "PK\1\2"};
+    static const std::string pieces[] = {std::string(4, '\xFF'),
+                                         std::string(8, '\0'),
+                                         std::string(8, '\x7F'),
+                                         "99999999999999999999",
+                                         "-1",
+                                         "((((((((",
+                                         "\"",
+                                         "'",
+                                         "[[[[",
+                                         "{",
+                                         "}",
+                                         ")",
+                                         ",",
+                                         "\n",
+                                         "\r\n",
+                                         "True",
+                                         "e999",
+                                         "\x1F\x8B",
+                                         "PK\1\2"};
     const std::size_t changes = 1 + random.below(3);
     for (std::size_t i = 0; i < changes; ++i) {
         const std::size_t at = random.below(text.size() + 1), length = random.below(12);
@@ -80,9 +97,7 @@ TEST_CASE("a damaged file is read or refused by every reader") {
          [](const std::string& p) { load_safetensors(p); }},
         {"npy", {npy, truths}, [](const std::string& p) { load_npy(p); }},
         {"npz", {npz, packed}, [](const std::string& p) { load_npz(p); }},
-        {"idx",
-         {idx(8, {2, 3}, "abcdef"), idx(11, {2}, "abcd"), idx(14, {1, 1}, "12345678")},
-         [](const std::string& p) { data::read_idx(p); }},
+        {"idx", {idx(8, {2, 3}, "abcdef"), idx(11, {2}, "abcd"), idx(14, {1, 1}, "12345678")}, [](const std::string& p) { data::read_idx(p); }},
         {"cifar10", {record, record + record}, [](const std::string& p) { data::read_cifar10(p); }},
         {"csv",
          {"a,b\n1,2\n-3.5,4e9\n", "\"x y\",z\r\n\"1\",\"2\"\r\n\r\n3,4\r\n", "a\n\"1\"\n"},

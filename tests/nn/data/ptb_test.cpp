@@ -177,8 +177,7 @@ TEST_CASE("malformed PTB files name file, line and column", "[ptb]") {
     for (const Case& c : cases) {
         const fs::path path = folder.write("bad.txt", c.text);
         CAPTURE(c.text.substr(0, 60));
-        CHECK_THAT(data_error([&] { read_ptb(path.string()); }),
-                   StartsWith(path.string() + ":" + c.place + ": ") && Contains(c.problem));
+        CHECK_THAT(data_error([&] { read_ptb(path.string()); }), StartsWith(path.string() + ":" + c.place + ": ") && Contains(c.problem));
     }
 }
 
@@ -210,8 +209,7 @@ TEST_CASE("files that cannot be read", "[ptb]") {
     const TemporaryFolder folder;
     CHECK_THAT(data_error([&] { read_ptb(folder.path() / "none.txt"); }),
                StartsWith((folder.path() / "none.txt").string() + ":1:1: ") && Contains("No such file"));
-    CHECK_THAT(data_error([&] { read_ptb(folder.path().string()); }),
-               StartsWith(folder.path().string() + ":1:1: ") && Contains("directory"));
+    CHECK_THAT(data_error([&] { read_ptb(folder.path().string()); }), StartsWith(folder.path().string() + ":1:1: ") && Contains("directory"));
     CHECK_THAT(data_error([&] { read_ptb("/dev/null"); }), Contains("not a regular file"));
     if (::geteuid() != 0) {
         const fs::path secret = folder.write("secret.txt", "(1 a)");

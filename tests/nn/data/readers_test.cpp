@@ -7,11 +7,11 @@
 
 #include "../../fails.h"
 #include "../check.h"
+#include "files.h"
 #include "tapir/core/io/file.h"
 #include "tapir/core/io/safetensors.h"
 #include "tapir/nn/data/data.h"
 #include "tapir/nn/summary/summary_writer.h"
-#include "files.h"
 
 using namespace tapir;
 using namespace files;
@@ -143,9 +143,9 @@ TEST_CASE("CIFAR-10 records") {
     const TemporaryFolder folder;
     std::string record(3073, '\2');
     record[0] = '\7';
-    record[1] = '\xFF';      // red, first row
+    record[1] = '\xFF';       // red, first row
     record[1 + 1024] = '\1';  // green
-    record[3072] = '\5';     // blue, last
+    record[3072] = '\5';      // blue, last
     for (int i = 1; i <= 5; ++i) {
         record[0] = static_cast<char>(i);
         folder.write("data_batch_" + std::to_string(i) + ".bin", record + record);

@@ -6,8 +6,8 @@
 #include <stdexcept>
 #include <thread>
 
-#include "reader.h"
 #include "../../fails.h"
+#include "reader.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/nn/summary/summary_writer.h"
 #include "tapir/tapir.h"
@@ -64,8 +64,7 @@ struct Drawn {
         return nodes.at(name);
     }
     std::size_t count(const std::string& begin) const {
-        return static_cast<std::size_t>(
-            std::count_if(names.begin(), names.end(), [&](const std::string& name) { return name.find(begin) == 0; }));
+        return static_cast<std::size_t>(std::count_if(names.begin(), names.end(), [&](const std::string& name) { return name.find(begin) == 0; }));
     }
 };
 
@@ -178,7 +177,8 @@ TEST_CASE("a tape's graph is the same before and after its backward pass") {
                    const Tensor loss = cross_entropy(model.forward(zeros({2, 1, 28, 28})), tensor({1, 2}));
                    if (after) tape.backward(loss);
                    writer.add_graph(tape);
-               }).names;
+               })
+            .names;
     };
     (void)model.parameters();
     const Strings before = names(false);
@@ -349,7 +349,8 @@ TEST_CASE("a model's graph names the caller's line") {
     nn::SummaryWriter writer(folder.path().string());
     FAILS(ShapeError, "linear: ", writer.add_graph(linear, ones({2, 5})));
     FAILS(ShapeError, "linear: ", writer.add_graph(layers, ones({2, 5})));
-    writer.add_graph(linear, ones({2, 3})); const int line = __LINE__;
+    writer.add_graph(linear, ones({2, 3}));
+    const int line = __LINE__ - 1;
     const Drawn graph(events::events_in(folder.path()).at(0));
     for (const auto& [name, node] : graph.nodes) CHECK(node.texts.at("line") == "summary_graph_test.cpp:" + std::to_string(line));
     CHECK(graph.nodes.size() == 4);

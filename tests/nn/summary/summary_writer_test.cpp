@@ -81,8 +81,10 @@ Image decoded(const std::string& png) {
     for (std::size_t i = 0; i + 1 < rows.size(); ++i) {
         a = (a + static_cast<unsigned char>(rows[i])) % 65521;
         b = (b + a) % 65521;
-        if (i % (row + 1) == 0) CHECK(rows[i] == 0);
-        else image.values.push_back(static_cast<unsigned char>(rows[i]));
+        if (i % (row + 1) == 0)
+            CHECK(rows[i] == 0);
+        else
+            image.values.push_back(static_cast<unsigned char>(rows[i]));
     }
     CHECK(big(data, data.size() - 4) == (b << 16 | a));
     return image;
@@ -102,9 +104,7 @@ std::vector<int> ints(const std::vector<std::int64_t>& list) { return {list.begi
 }  // namespace
 
 TEST_CASE("checksums are CRC-32C") {
-    const auto crc32c = [](const std::string& bytes, std::uint32_t before = 0) {
-        return io::crc32c(before, bytes.data(), bytes.size());
-    };
+    const auto crc32c = [](const std::string& bytes, std::uint32_t before = 0) { return io::crc32c(before, bytes.data(), bytes.size()); };
     CHECK(crc32c("123456789") == 0xE3069283);  // the check value of the catalogue of CRCs
     CHECK(crc32c("") == 0);
     CHECK(crc32c(std::string(32, '\0')) == 0x8A9136AA);  // RFC 3720, B.4
@@ -211,10 +211,10 @@ TEST_CASE("text that is not UTF-8 stays readable") {
     CHECK(detail::utf8_text("gr\xC3\xBC\xC3\x9F \xE2\x82\xAC \xF0\x9F\x90\x97") == "gr\xC3\xBC\xC3\x9F \xE2\x82\xAC \xF0\x9F\x90\x97");
     const std::string bad = "\xEF\xBF\xBD";
     CHECK(detail::utf8_text("a\xFF z") == "a" + bad + " z");
-    CHECK(detail::utf8_text("\xC0\x80") == bad + bad);                  // longer than needed
-    CHECK(detail::utf8_text("\xED\xA0\x80") == bad + bad + bad);        // a surrogate
+    CHECK(detail::utf8_text("\xC0\x80") == bad + bad);                      // longer than needed
+    CHECK(detail::utf8_text("\xED\xA0\x80") == bad + bad + bad);            // a surrogate
     CHECK(detail::utf8_text("\xF4\x90\x80\x80") == bad + bad + bad + bad);  // above U+10FFFF
-    CHECK(detail::utf8_text("\xE2\x82") == bad + bad);                  // cut off
+    CHECK(detail::utf8_text("\xE2\x82") == bad + bad);                      // cut off
     const files::TemporaryFolder folder;
     nn::SummaryWriter writer(folder.path().string());
     writer.add_text("sample", "a\xFF");
@@ -471,10 +471,11 @@ TEST_CASE("what a writer refuses begins with the caller's line, and leaves the f
     FAILS_IN(ValueError, "add_image: ", "an undefined tensor", writer.add_image("x", Tensor()));
     FAILS_IN(ValueError, "add_image: ", "got \"CHX\"", writer.add_image("x", ones({1, 2, 2}), 0, 0, "CHX"));
     FAILS_IN(ValueError, "add_image: ", "dataformats", writer.add_image("x", ones({1, 2, 2}), 0, 0, "CCH"));
-    FAILS_IN(ShapeError, "add_images: ", "(1, 2, 2), which is not \"NCHW\"; for one image call add_image(), for grey ones give "
-             "x.unsqueeze(1)", writer.add_images("x", ones({1, 2, 2})));
-    FAILS_IN(ShapeError, "add_image: ", "which is not \"CHW\"; for several images call add_images()",
-             writer.add_image("x", ones({5, 1, 2, 2})));
+    FAILS_IN(ShapeError, "add_images: ",
+             "(1, 2, 2), which is not \"NCHW\"; for one image call add_image(), for grey ones give "
+             "x.unsqueeze(1)",
+             writer.add_images("x", ones({1, 2, 2})));
+    FAILS_IN(ShapeError, "add_image: ", "which is not \"CHW\"; for several images call add_images()", writer.add_image("x", ones({5, 1, 2, 2})));
     FAILS_IN(ShapeError, "add_image: ", "got 8 in shape (8, 9, 3) as CHW; are they the last dimension? Give dataformats as \"HWC\"",
              writer.add_image("x", ones({8, 9, 3})));
     FAILS_IN(ShapeError, "add_images: ", "as NCHW; are they the last dimension? Give dataformats as \"NHWC\"",

@@ -59,7 +59,8 @@ inline std::vector<Data> read_data(const fs::path& path, const std::string& call
     const auto tensor_of = [&](const onnx::TensorProto& proto) { return detail::tensor_of_onnx(proto, "", path.string(), Loc::current()); };
     const auto elements = [&](const onnx::SequenceProto& proto) {
         std::vector<Data> data;
-        for (const onnx::TensorProto& element : proto.tensor_values()) data.push_back({called + "_" + std::to_string(data.size()), tensor_of(element)});
+        for (const onnx::TensorProto& element : proto.tensor_values())
+            data.push_back({called + "_" + std::to_string(data.size()), tensor_of(element)});
         return data;
     };
     if (type.has_sequence_type()) return elements(read_proto<onnx::SequenceProto>(path));
@@ -85,8 +86,9 @@ inline void compare(const Data& got, const Data& want) {
     const auto a = got.tensor.to_vector<double>(), b = want.tensor.to_vector<double>();
     for (std::size_t i = 0; i < a.size(); ++i) {
         const bool is_same = a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i])) ||
-                             (is_floating(want.tensor.dtype()) && std::isfinite(b[i]) && std::abs(a[i] - b[i]) <= 1e-7 + 1e-3 * std::abs(b[i]));
-        if (!is_same) throw std::runtime_error(want.name + " is " + std::to_string(a[i]) + " at " + std::to_string(i) + ", not " + std::to_string(b[i]));
+            (is_floating(want.tensor.dtype()) && std::isfinite(b[i]) && std::abs(a[i] - b[i]) <= 1e-7 + 1e-3 * std::abs(b[i]));
+        if (!is_same)
+            throw std::runtime_error(want.name + " is " + std::to_string(a[i]) + " at " + std::to_string(i) + ", not " + std::to_string(b[i]));
     }
 }
 
@@ -138,7 +140,8 @@ inline Outcome run_case(const fs::path& folder) {
                 } catch (const detail::OnnxNeedsValue& error) {
                     bool is_new = false;
                     for (const Data& input : inputs) {
-                        const bool is_known = std::any_of(options.known.begin(), options.known.end(), [&](const auto& known) { return known.first == input.name; });
+                        const bool is_known =
+                            std::any_of(options.known.begin(), options.known.end(), [&](const auto& known) { return known.first == input.name; });
                         if (is_known || !error.inputs.count(input.name)) continue;
                         options.known.emplace_back(input.name, input.tensor);
                         if (set == 0) outcome.known.push_back(input.name);
@@ -162,7 +165,8 @@ inline Outcome run_case(const fs::path& folder) {
                 const auto& info = model.graph().output(k);
                 for (const Data& want : read_data(data / ("output_" + std::to_string(k) + ".pb"), info.name(), info.type())) {
                     if (next == outputs.size()) throw std::runtime_error("there is no output " + want.name);
-                    if (graph.outputs()[next].name != want.name) throw std::runtime_error("the output " + want.name + " is called " + graph.outputs()[next].name);
+                    if (graph.outputs()[next].name != want.name)
+                        throw std::runtime_error("the output " + want.name + " is called " + graph.outputs()[next].name);
                     compare({want.name, outputs[next]}, want);
                     compare({want.name, again[next]}, want);
                     ++next;

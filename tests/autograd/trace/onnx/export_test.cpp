@@ -113,7 +113,8 @@ TEST_CASE("each node says the line that it comes from", "[onnx]") {
 }
 
 TEST_CASE("formulas of named dimensions are computed in the model", "[onnx]") {
-    const Graph graph = trace([](const Tensor& x) { return zeros({x.size(0) * 2 + 1, x.size(1)}) + x.sum(); }, {{"x", ones({2, 3}), {"batch", "time"}}});
+    const Graph graph =
+        trace([](const Tensor& x) { return zeros({x.size(0) * 2 + 1, x.size(1)}) + x.sum(); }, {{"x", ones({2, 3}), {"batch", "time"}}});
     const Saved saved(graph);
     const auto ops = saved.ops();
     const auto count = [&](const char* op) { return std::count(ops.begin(), ops.end(), op); };
@@ -215,8 +216,8 @@ TEST_CASE("control flow is If, Loop and Scan", "[onnx]") {
     const Graph graph = trace(
         [&](const Tensor& x) {
             const Tensor y = cond(x.sum() > 0, [&] { return x * 2; }, [&] { return matmul(x, w); });
-            return while_loop([](const Tensor& i, const Tensor&) { return i < 3; }, [](const Tensor& i, const Tensor& h) { return std::pair{i + 1, h * 2}; },
-                              {tensor(0), y});
+            return while_loop([](const Tensor& i, const Tensor&) { return i < 3; },
+                              [](const Tensor& i, const Tensor& h) { return std::pair{i + 1, h * 2}; }, {tensor(0), y});
         },
         {{"x", ones({2, 3})}});
     const Saved saved(graph);
@@ -279,19 +280,22 @@ TEST_CASE("norms are those of float64 and of numbers, too", "[onnx]") {
         const std::vector<Tensor> got = load_onnx(saved.path)({x}), wanted = norms(x);
         for (std::size_t i = 0; i < wanted.size(); ++i) CHECK(allclose(got[i], wanted[i]));
         const auto ops = saved.ops();
-        for (const char* missing : {"ReduceL1", "ReduceL2"}) CHECK(std::count(ops.begin(), ops.end(), missing) == 0);  // onnxruntime has none of float64
+        for (const char* missing : {"ReduceL1", "ReduceL2"})
+            CHECK(std::count(ops.begin(), ops.end(), missing) == 0);  // onnxruntime has none of float64
     }
     CHECK(Saved(trace([](const Tensor& x) { return norm(x); }, {{"x", ones({3})}})).ops() == Names{"ReduceL2"});
 }
 
 TEST_CASE("what onnxruntime lacks of float64 is written in what it has", "[onnx]") {
     const auto fn = [](const Tensor& x) -> std::vector<Tensor> {
-        return {cos(x), tan(x), sinh(x), cosh(x), asinh(x), acosh(x), atanh(x), digamma(x), elu(x), selu(x), softplus(x), logsigmoid(x), softsign(x), hardsigmoid(x)};
+        return {cos(x),     tan(x), sinh(x), cosh(x),     asinh(x),      acosh(x),    atanh(x),
+                digamma(x), elu(x), selu(x), softplus(x), logsigmoid(x), softsign(x), hardsigmoid(x)};
     };
     const Tensor x = tensor({0.5, 1e-9, -0.75, -2.3, 3.0, 1.0, -1.0, 700.0, -700.0, 1e200, -1e200, 0.0, INFINITY, -INFINITY, NAN}, float64);
     const Saved saved(trace(fn, {{"x", x}}));
     for (const std::string& op : saved.ops()) {
-        const std::set<std::string> missing{"Cos", "Tan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Elu", "Selu", "Softplus", "Softsign", "HardSigmoid"};
+        const std::set<std::string> missing{"Cos",   "Tan", "Sinh", "Cosh",     "Asinh",    "Acosh",
+                                            "Atanh", "Elu", "Selu", "Softplus", "Softsign", "HardSigmoid"};
         CHECK(missing.count(op) == 0);
     }
     const std::vector<Tensor> got = load_onnx(saved.path)({x}), wanted = fn(x);
@@ -383,8 +387,11 @@ TEST_CASE("versions that are not known, guards, and paths that cannot be written
     CHECK_THROWS_WITH(save_onnx(path, graph, {.opset = 16}), Contains("save_onnx: opset is to be 17 to 28, got 16"));
     CHECK_THROWS_WITH(save_onnx(path, graph, {.opset = 29}), Contains("got 29"));
     CHECK_THROWS_AS(save_onnx((folder.path() / "none" / "model.onnx").string(), graph), FileError);
-    const Graph guarded = trace([](const Tensor& x) { return x.sum().item() > 0 ? x : -x; }, {{"x", ones({2})}}, {.reads = TraceOptions::Reads::guard});
-    CHECK_THROWS_WITH(save_onnx(path, guarded), Contains("save_onnx: the graph holds for some values only, which ONNX cannot check:") && Contains("item (") && Contains("export_test.cpp"));
+    const Graph guarded =
+        trace([](const Tensor& x) { return x.sum().item() > 0 ? x : -x; }, {{"x", ones({2})}}, {.reads = TraceOptions::Reads::guard});
+    CHECK_THROWS_WITH(
+        save_onnx(path, guarded),
+        Contains("save_onnx: the graph holds for some values only, which ONNX cannot check:") && Contains("item (") && Contains("export_test.cpp"));
     CHECK(!std::filesystem::exists(path));
 }
 
@@ -394,7 +401,8 @@ TEST_CASE("names that a model can have only once are refused; constants get othe
     const auto twice = [](const Tensor& x) { return x * 2; };
     const Graph state = trace(twice, {{"x", ones({2})}}, {.outputs = {"x"}});
     CHECK(state.run({{"x", ones({2})}}, {"x"})[0].equal(full({2}, 2.0)));  // a graph can have it
-    CHECK_THROWS_WITH(save_onnx(path, state), Contains("save_onnx: an input and an output have the name x, but in an ONNX model each value has one of its own"));
+    CHECK_THROWS_WITH(save_onnx(path, state),
+                      Contains("save_onnx: an input and an output have the name x, but in an ONNX model each value has one of its own"));
     CHECK_THROWS_AS(save_onnx(path, state), ValueError);
     const Tensor w = ones({2});
     const auto scaled = [&](const Tensor& x) { return x * w; };
@@ -462,7 +470,8 @@ TEST_CASE("numbers of the program, buffers and weights are told apart when they 
     const Tensor mean = full({4}, 0.5F), w = full({4}, 2.0F).requires_grad_(), table = arange(4, float32);
     TraceOptions options;
     options.parameters = {{"mean", mean}, {"w", w}};
-    const Graph graph = trace([&](const Tensor& x) { return layer_norm(x * 0.125, {4}) + 3 + table + (x - mean) * w; }, {{"x", ones({2, 4})}}, options);
+    const Graph graph =
+        trace([&](const Tensor& x) { return layer_norm(x * 0.125, {4}) + 3 + table + (x - mean) * w; }, {{"x", ones({2, 4})}}, options);
     const Saved saved(graph);
     const Graph loaded = load_onnx(saved.path);
     INFO(loaded.str());

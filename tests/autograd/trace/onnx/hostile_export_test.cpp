@@ -108,7 +108,8 @@ std::string with_shapes(const std::string& text, const std::string& lines, const
 std::string without_last_operand(const std::string& text) {
     return each_line(text, [](std::string_view line, std::string& out) {
         std::size_t at = line[0] == '%' ? line.find("= ") : line.npos;
-        std::size_t open = at == line.npos ? line.npos : line.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_", at + 2);
+        std::size_t open =
+            at == line.npos ? line.npos : line.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_", at + 2);
         if (open == line.npos || open == at + 2 || line[open] != '(') return void(out.append(line));
         std::size_t last = line.npos, end = line.npos;  // of an operand
         for (std::size_t begin = open + 1;;) {
@@ -164,13 +165,16 @@ const std::vector<std::string>& texts_of_samples() {
     for (const test::Call& call : test::all_calls()) {
         std::vector<TraceInput> inputs;
         for (const Tensor& x : test::make_inputs(call)) inputs.push_back({"x" + std::to_string(inputs.size()), x});
-        texts.push_back(trace([&](const std::vector<Tensor>& x) {
-            std::vector<Tensor> results;
-            for (const Tensor& y : call.run(x)) {
-                if (y.defined()) results.push_back(y);
-            }
-            return results;
-        }, inputs).str());
+        texts.push_back(trace(
+                            [&](const std::vector<Tensor>& x) {
+                                std::vector<Tensor> results;
+                                for (const Tensor& y : call.run(x)) {
+                                    if (y.defined()) results.push_back(y);
+                                }
+                                return results;
+                            },
+                            inputs)
+                            .str());
     }
     return texts;
 }
@@ -205,9 +209,12 @@ TEST_CASE("every op, with attributes of its own and any number of operands, is w
             for (int count = 0; count <= 5; ++count) {
                 if (count > 0) operands += std::string(count > 1 ? ", " : "") + "x";
                 for (const char* types : {"", ", %2: int64 ()", ", %2: float32 (2, 3), %3: float32 (3,)"}) {
-                    write([&] {
-                        return std::string("input x: float32 ") + shape + "\n%1: float32 " + shape + types + " = " + op->name + "(" + operands + ")\noutput y = %1\n";
-                    }, tally);
+                    write(
+                        [&] {
+                            return std::string("input x: float32 ") + shape + "\n%1: float32 " + shape + types + " = " + op->name + "(" + operands +
+                                ")\noutput y = %1\n";
+                        },
+                        tally);
                 }
             }
         }

@@ -149,15 +149,15 @@ TEST_CASE("layers that do not fit") {
     refused("a weight of shape (1, 1, 2) for an operand of shape (1, 1, 4, 4)", "ConvTranspose", {x({1, 1, 4, 4}), x({1, 1, 2})});
     refused("it has 1 output_padding for 2 dimensions", "ConvTranspose", {x({1, 1, 4, 4}), x({1, 1, 2, 2})}, with("output_padding", Ints{1}));
     refused("it has 1 sizes of the result for 2 dimensions", "ConvTranspose", {x({1, 1, 4, 4}), x({1, 1, 2, 2})}, with("output_shape", Ints{8}));
-    refused("spatial = 0, a mean for each place, is not supported", "BatchNormalization", {x({3, 2}), x({3}), x({3}), x({3}), x({3})}, with("spatial", 0), 8);
+    refused("spatial = 0, a mean for each place, is not supported", "BatchNormalization", {x({3, 2}), x({3}), x({3}), x({3}), x({3})},
+            with("spatial", 0), 8);
     refused("its operand has shape (3,)", "BatchNormalization", {x({3}), x({3}), x({3}), x({3}), x({3})});
     refused("targets of shape (2, 3) for an operand of shape (2, 3)", "NegativeLogLikelihoodLoss", {x({2, 3}), x({2, 3}, int64)});
     refused("quantised numbers of type INT64 are not supported", "QuantizeLinear", {x({2}), f(1), k(0)});
     refused("its operand has shape (2, 3)", "RNN", {x({2, 3}), x({1, 4, 3}), x({1, 4, 4})});
-    refused("weights of shapes (1, 4, 3) and (1, 4, 4) for 2 directions", "RNN", {x({2, 2, 3}), x({1, 4, 3}), x({1, 4, 4})}, with("direction", "bidirectional"));
-    const auto activations = [](const std::vector<std::string>& names) {
-        return [=](Node& n) { n.set("activations", names); };
-    };
+    refused("weights of shapes (1, 4, 3) and (1, 4, 4) for 2 directions", "RNN", {x({2, 2, 3}), x({1, 4, 3}), x({1, 4, 4})},
+            with("direction", "bidirectional"));
+    const auto activations = [](const std::vector<std::string>& names) { return [=](Node& n) { n.set("activations", names); }; };
     refused("there is no activation swish", "RNN", {x({2, 2, 3}), x({1, 4, 3}), x({1, 4, 4})}, activations({"Swish"}));
     refused("it has 2 activations", "RNN", {x({2, 2, 3}), x({1, 4, 3}), x({1, 4, 4})}, activations({"Tanh", "Tanh"}));
     const auto training = [](Node& n) { n.domain("ai.onnx.preview.training"); };
@@ -182,7 +182,8 @@ TEST_CASE("images that do not fit") {
     refused("a scale is -1", "Resize", {image, none, f({1, 1, -1, 1})});
     refused("its mode is \"lanczos\"", "Resize", {image, none, scales}, with("mode", "lanczos"));
     refused("it has 2 sizes for 4 dimensions", "Resize", {image, none, none, k(Ints{8, 8})});
-    refused("its roi has 2 numbers for 4 dimensions", "Resize", {image, f({0, 1}), scales}, with("coordinate_transformation_mode", "tf_crop_and_resize"));
+    refused("its roi has 2 numbers for 4 dimensions", "Resize", {image, f({0, 1}), scales},
+            with("coordinate_transformation_mode", "tf_crop_and_resize"));
     refused("its mode is \"area\"", "GridSample", {image, x({1, 2, 2, 2})}, with("mode", "area"));
     const std::vector<Operand> regions{image, x({1, 4}), k(Ints{0})};
     refused("its mode is \"max\"; avg is supported", "RoiAlign", regions, with("mode", "max"));
@@ -236,9 +237,10 @@ TEST_CASE("loops that do not fit") {
     carrying(1, 1)(loop);
     model.node("SequenceLength", {"t"}, {"y"});
     model.output("y", {}, kTypeInt64);
-    FAILS_IN(ValueError, "load_onnx: ", "it carries a sequence or an optional, and runs too long to be written out", load_onnx_from_memory(model.bytes()));
-    refused("a loop that collects what its turns give, and draws random numbers, whose condition depends on data, is not supported", "Loop", {k(9), {full({}, true, bool_)}},
-            [](Node& n) {
+    FAILS_IN(ValueError, "load_onnx: ", "it carries a sequence or an optional, and runs too long to be written out",
+             load_onnx_from_memory(model.bytes()));
+    refused("a loop that collects what its turns give, and draws random numbers, whose condition depends on data, is not supported", "Loop",
+            {k(9), {full({}, true, bool_)}}, [](Node& n) {
                 auto* body = n.graph("body");
                 models::set_type(body->add_input(), "i", kTypeInt64, {});
                 models::set_type(body->add_input(), "going", kTypeBool, {});
@@ -355,7 +357,8 @@ TEST_CASE("damaged tensors and graphs") {
         for (int i = 0; i < 8; ++i) proto.mutable_graph()->mutable_input(0)->mutable_type()->mutable_tensor_type()->mutable_shape()->add_dim();
     });
     refused_file("the input x has 4000000000000 elements in a dimension", [](auto& proto) {
-        proto.mutable_graph()->mutable_input(0)->mutable_type()->mutable_tensor_type()->mutable_shape()->mutable_dim(0)->set_dim_value(4'000'000'000'000);
+        proto.mutable_graph()->mutable_input(0)->mutable_type()->mutable_tensor_type()->mutable_shape()->mutable_dim(0)->set_dim_value(
+            4'000'000'000'000);
     });
     // Each of 40 functions calls the next one twice.
     refused_file("functions that call each other make more than 1048576 nodes", [](auto& proto) {
@@ -391,7 +394,8 @@ TEST_CASE("damaged tensors and graphs") {
 
 TEST_CASE("attributes that the operator has not in the model's opset") {
     refused("it has an attribute axes; Softmax has only axis in opset 17", "Softmax", {x({2})}, with("axes", 0));
-    refused("it has an attribute axes; ReduceSum has only these: keepdims, noop_with_empty_axes in opset 13", "ReduceSum", {x({2})}, with("axes", Ints{0}), 13);
+    refused("it has an attribute axes; ReduceSum has only these: keepdims, noop_with_empty_axes in opset 13", "ReduceSum", {x({2})},
+            with("axes", Ints{0}), 13);
     refused("it has an attribute alpha; Relu has none in opset 17", "Relu", {x({2})}, [](Node& n) { n.set("alpha", 0.5); });
     refused("its attribute axis is there twice", "Softmax", {x({2})}, both(with("axis", 0), with("axis", 0)));
     // In a branch that is not taken, and in a function, whose call has its own.
@@ -405,7 +409,8 @@ TEST_CASE("attributes that the operator has not in the model's opset") {
         models::set_type(graph->add_output(), "z", 1, {"2"});
     }
     model.output("y");
-    FAILS_IN(ValueError, "load_onnx: the Softmax that makes z: ", "it has an attribute dim; Softmax has only axis", load_onnx_from_memory(model.bytes()));
+    FAILS_IN(ValueError, "load_onnx: the Softmax that makes z: ", "it has an attribute dim; Softmax has only axis",
+             load_onnx_from_memory(model.bytes()));
     Model calls;
     auto* function = calls.proto.add_functions();
     function->set_name("F");
@@ -418,7 +423,8 @@ TEST_CASE("attributes that the operator has not in the model's opset") {
     calls.input("x", {"2"});
     calls.node("F", {"x"}, {"y"}).domain("own").set("slope", 0.5).set("slant", 0.5);
     calls.output("y");
-    FAILS_IN(ValueError, "load_onnx: the own.F that makes y: ", "it has an attribute slant, which the function has not", load_onnx_from_memory(calls.bytes()));
+    FAILS_IN(ValueError, "load_onnx: the own.F that makes y: ", "it has an attribute slant, which the function has not",
+             load_onnx_from_memory(calls.bytes()));
 }
 
 TEST_CASE("attributes of another type than the operator has") {
@@ -484,7 +490,8 @@ TEST_CASE("windows and places in images that do not fit") {
     refused("its mode is \"cubic\" for a shape (1, 1, 2, 2, 2)", "GridSample", {volume, grid}, with("mode", "cubic"), 20);
     refused("its padding_mode is \"wrap\"", "GridSample", {volume, grid}, with("padding_mode", "wrap"), 20);
     refused("a grid of shape (1, 1, 1, 1, 2) for a shape (1, 1, 2, 2, 2)", "GridSample", {volume, x({1, 1, 1, 1, 2})}, {}, 20);
-    refused("its keep_aspect_ratio_policy is \"larger\"", "Resize", {x({2, 2}), none, none, k(Ints{4, 4})}, with("keep_aspect_ratio_policy", "larger"), 18);
+    refused("its keep_aspect_ratio_policy is \"larger\"", "Resize", {x({2, 2}), none, none, k(Ints{4, 4})},
+            with("keep_aspect_ratio_policy", "larger"), 18);
 }
 
 TEST_CASE("bits, sizes and precisions that do not fit") {
@@ -495,5 +502,6 @@ TEST_CASE("bits, sizes and precisions that do not fit") {
     refused("it asks for a dimension of size -1", "CenterCropPad", {x({2}), k(Ints{-1})}, {}, 18);
     refused("its precision is INT64", "QuantizeLinear", {x({2}), f(1)}, with("precision", kTypeInt64), 23);
     refused("a transform of length 0", "DFT", {x({1, 4, 1}), k(0)}, {}, 20);
-    refused("a transform of length 65536; 1 to 16384 are supported", "DFT", {x({1, 4, 2}), k(65536)}, both(with("inverse", 1), with("onesided", 1)), 20);
+    refused("a transform of length 65536; 1 to 16384 are supported", "DFT", {x({1, 4, 2}), k(65536)}, both(with("inverse", 1), with("onesided", 1)),
+            20);
 }

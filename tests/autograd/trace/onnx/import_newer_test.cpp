@@ -173,7 +173,8 @@ TEST_CASE("casts to floating types of 8 and 4 bits and back") {
     const float inf = std::numeric_limits<float>::infinity();
     const int e4m3fn = 17, e4m3fnuz = 18, e5m2 = 19, e5m2fnuz = 20, e2m1 = 23, e8m0 = 24;
     using Floats = std::vector<float>;
-    CHECK(through(e4m3fn, {0.3f, -1.0625f, 1.1875f, 464.0f, -1e4f, inf, 0x1p-10f, 0x1.8p-10f}) == Floats{0.3125f, -1, 1.25f, 448, -448, 448, 0, 0x1p-9f});
+    CHECK(through(e4m3fn, {0.3f, -1.0625f, 1.1875f, 464.0f, -1e4f, inf, 0x1p-10f, 0x1.8p-10f}) ==
+          Floats{0.3125f, -1, 1.25f, 448, -448, 448, 0, 0x1p-9f});
     CHECK(std::isnan(through(e4m3fn, {465.0f}, /*saturate=*/false)[0]));
     CHECK(through(e4m3fn, {464.0f}, false) == Floats{448});
     CHECK(through(e4m3fnuz, {0.3f, 1e4f, -0.0f}) == Floats{0.3125f, 240, 0});

@@ -28,7 +28,8 @@ std::vector<std::int64_t> same_widths(const Shape& shape, std::int64_t kernel, s
     for (int d = shape.rank(); d-- > 2;) {
         const std::int64_t size = shape[d], steps = (size + stride - 1) / stride;
         const std::int64_t needed = std::max<std::int64_t>((steps - 1) * stride + kernel - size, 0), less = needed / 2;
-        widths.insert(widths.end(), lower ? std::initializer_list<std::int64_t>{needed - less, less} : std::initializer_list<std::int64_t>{less, needed - less});
+        widths.insert(widths.end(),
+                      lower ? std::initializer_list<std::int64_t>{needed - less, less} : std::initializer_list<std::int64_t>{less, needed - less});
     }
     return widths;
 }
@@ -95,7 +96,8 @@ TEST_CASE("Resize by scales or by sizes takes images of any size") {
     const std::vector<std::pair<int, int>> images{{8, 12}, {9, 31}, {40, 7}};
     const auto text = [](Node& node, const char* name, const char* value) { node.set(name, std::string(value)); };
     for (const char* mode : {"nearest", "linear", "cubic"}) {
-        for (const char* coordinates : {"half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric", "tf_crop_and_resize"}) {
+        for (const char* coordinates :
+             {"half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric", "tf_crop_and_resize"}) {
             for (const char* nearest : {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"}) {
                 if (mode[0] != 'n' && nearest[0] != 'f') continue;
                 for (const char* by : {"scales", "half", "of another", "to 20 x 30"}) {
@@ -115,7 +117,9 @@ TEST_CASE("Resize by scales or by sizes takes images of any size") {
                         model.weight("image", tensor({20, 30}, int64));
                         model.node("Concat", {"shape", "image"}, {"sizes"}).set("axis", 0);
                     }
-                    Node node = model.node("Resize", is_scaled ? std::vector<std::string>{small, "roi", "scales"} : std::vector<std::string>{small, "roi", "", "sizes"}, {"y"});
+                    Node node = model.node(
+                        "Resize", is_scaled ? std::vector<std::string>{small, "roi", "scales"} : std::vector<std::string>{small, "roi", "", "sizes"},
+                        {"y"});
                     text(node, "mode", mode);
                     text(node, "coordinate_transformation_mode", coordinates);
                     text(node, "nearest_mode", nearest);
@@ -159,7 +163,8 @@ TEST_CASE("pools whose last window may be cut off take images of any size") {
                 for (const int dilation : {1, 2}) {
                     for (const int counts_pads : {0, 1}) {
                         if (op[0] != 'A' && counts_pads) continue;
-                        INFO(op << " pads " << widths[0] << widths[1] << widths[2] << widths[3] << " stride " << stride << " dilation " << dilation << " counts pads " << counts_pads);
+                        INFO(op << " pads " << widths[0] << widths[1] << widths[2] << widths[3] << " stride " << stride << " dilation " << dilation
+                                << " counts pads " << counts_pads);
                         Model model(19);
                         model.input("x", {"n", "3", "h", "w"});
                         Node node = model.node(op, {"x"}, {"y"});
@@ -178,7 +183,10 @@ TEST_CASE("pools whose last window may be cut off take images of any size") {
 TEST_CASE("images that are halved three times, and reshaped by their sizes") {
     for (const bool is_deep : {false, true}) {
         Model model;
-        model.input("x", {"n", "3", "h", "w"}).weight("zero", tensor({0}, int64)).weight("two", tensor({2}, int64)).weight("three", tensor({3}, int64));
+        model.input("x", {"n", "3", "h", "w"})
+            .weight("zero", tensor({0}, int64))
+            .weight("two", tensor({2}, int64))
+            .weight("three", tensor({3}, int64));
         std::string last = "x";
         for (int i = 0; i < 3; ++i) {
             const std::string next = "p" + std::to_string(i);
@@ -240,7 +248,8 @@ TEST_CASE("a network that takes no other sizes has multiples, and one that canno
     CHECK(graph.run({{"x", ones({1, 1, 16, 8})}})[0].shape() == Shape{1, 2, 16, 8});
     const Graph by_two = load_onnx_from_memory(skips.bytes(), {.multiples = {{"h", 2}, {"w", 2}}});
     CHECK(by_two.run({{"x", ones({1, 1, 6, 10})}})[0].shape() == Shape{1, 2, 6, 10});
-    FAILS_IN(ValueError, "load_onnx: ", "none of its inputs has a dimension deep", load_onnx_from_memory(skips.bytes(), {.multiples = {{"deep", 2}}}));
+    FAILS_IN(ValueError, "load_onnx: ", "none of its inputs has a dimension deep",
+             load_onnx_from_memory(skips.bytes(), {.multiples = {{"deep", 2}}}));
     FAILS_IN(ValueError, "load_onnx: ", "multiples of 0 for the dimension h", load_onnx_from_memory(skips.bytes(), {.multiples = {{"h", 0}}}));
     // As many rows as the remainder of 8 says, doubled: for multiples of 8 a number.
     Model rest;
@@ -254,7 +263,8 @@ TEST_CASE("a network that takes no other sizes has multiples, and one that canno
     rest.node("Concat", {"end", "one"}, {"to"}).set("axis", 0);
     rest.node("Expand", {"one", "to"}, {"rows"});
     rest.output("rows", {}, kTypeInt64);
-    FAILS_IN(TapeError, "trace: ", "there is a graph of multiples, with LoadOnnxOptions::multiples = {{\"h\", 8}}", load_onnx_from_memory(rest.bytes()));
+    FAILS_IN(TapeError, "trace: ", "there is a graph of multiples, with LoadOnnxOptions::multiples = {{\"h\", 8}}",
+             load_onnx_from_memory(rest.bytes()));
     const Graph by_eight = load_onnx_from_memory(rest.bytes(), {.multiples = {{"h", 8}}});
     CHECK(by_eight.run({{"x", ones({1, 24})}})[0].shape() == Shape{1, 1});
 }
@@ -264,7 +274,8 @@ TEST_CASE("lengths with two names are one where options or examples say so") {
     model.input("k", {"1", "s63", "4"}).input("v", {"1", "s10", "4"});
     model.node("Mul", {"k", "v"}, {"y"});
     model.output("y");
-    FAILS_IN(ShapeError, "load_onnx: ", "dimensions that are one length under two names are told in LoadOnnxOptions::same", load_onnx_from_memory(model.bytes()));
+    FAILS_IN(ShapeError, "load_onnx: ", "dimensions that are one length under two names are told in LoadOnnxOptions::same",
+             load_onnx_from_memory(model.bytes()));
     const Tensor k = randn({1, 3, 4}), v = randn({1, 3, 4});
     const Graph told = load_onnx_from_memory(model.bytes(), {.same = {{"s63", "s10"}}});
     CHECK(equal(told.run({{"k", k}, {"v", v}})[0], k * v));
@@ -294,7 +305,8 @@ TEST_CASE("a model that is tried holds what is still needed only") {
         CHECK(load_onnx_from_memory(model.bytes(), options).run({{"x", image}})[0].shape() == image.shape());
     }
     // It bounds what examples need, too.
-    FAILS_IN(OutOfMemory, "", "LoadOnnxOptions::trial_memory", load_onnx_from_memory(model.bytes(), {.examples = {{"x", image}}, .trial_memory = 2 << 20}));
+    FAILS_IN(OutOfMemory, "", "LoadOnnxOptions::trial_memory",
+             load_onnx_from_memory(model.bytes(), {.examples = {{"x", image}}, .trial_memory = 2 << 20}));
 }
 
 TEST_CASE("a weight of one element is a number of the program, but for places of weights") {
@@ -317,12 +329,17 @@ TEST_CASE("a weight of one element is a number of the program, but for places of
     CHECK(names({}) == "w b slope ");
     CHECK(names({.parameters = {"scale"}}) == "w b slope scale ");
     CHECK(names({.constants = {"slope"}, .parameters = {"half"}}) == "w b half ");
-    FAILS_IN(ValueError, "load_onnx: ", "it has no weight gain, which LoadOnnxOptions::parameters names", load_onnx_from_memory(model.bytes(), {.parameters = {"gain"}}));
+    FAILS_IN(ValueError, "load_onnx: ", "it has no weight gain, which LoadOnnxOptions::parameters names",
+             load_onnx_from_memory(model.bytes(), {.parameters = {"gain"}}));
 }
 
 TEST_CASE("NonMaxSuppression takes as many boxes as a run has") {
     Model model(11);
-    model.input("boxes", {"1", "n", "4"}).input("scores", {"1", "2", "n"}).weight("most", tensor({10}, int64)).weight("iou", tensor({0.5f})).weight("least", tensor({0.1f}));
+    model.input("boxes", {"1", "n", "4"})
+        .input("scores", {"1", "2", "n"})
+        .weight("most", tensor({10}, int64))
+        .weight("iou", tensor({0.5f}))
+        .weight("least", tensor({0.1f}));
     model.node("NonMaxSuppression", {"boxes", "scores", "most", "iou", "least"}, {"found"});
     model.output("found", {}, kTypeInt64);
     const Graph graph = load_onnx_from_memory(model.bytes());
@@ -396,8 +413,10 @@ TEST_CASE("integers divided by 0 are Div's, and sequences have examples") {
     input->mutable_type()->mutable_sequence_type()->mutable_elem_type()->mutable_tensor_type()->mutable_shape()->add_dim()->set_dim_value(2);
     sequence.node("ConcatFromSequence", {"xs"}, {"y"}).set("axis", 0);
     sequence.output("y");
-    FAILS_IN(ValueError, "load_onnx: ", "the input xs is a sequence: give as many examples as it is long in LoadOnnxOptions::examples, xs_0, xs_1, ..., or xs as an undefined Tensor",
-             load_onnx_from_memory(sequence.bytes()));
+    FAILS_IN(
+        ValueError, "load_onnx: ",
+        "the input xs is a sequence: give as many examples as it is long in LoadOnnxOptions::examples, xs_0, xs_1, ..., or xs as an undefined Tensor",
+        load_onnx_from_memory(sequence.bytes()));
     const Graph of_two = load_onnx_from_memory(sequence.bytes(), {.examples = {{"xs_0", ones({2})}, {"xs_1", zeros({2})}}});
     Model lengths = sequence;
     lengths.proto.mutable_graph()->mutable_node(0)->set_op_type("SequenceLength");

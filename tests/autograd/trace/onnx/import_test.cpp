@@ -88,7 +88,8 @@ TEST_CASE("a node has the name of the model's node: in listings, errors and draw
     CHECK(graph.nodes()[0]->module->type == std::string("Gemm"));
     CHECK(graph.nodes().back()->module->path == std::string("pick"));
     bool has_relu = false;
-    for (const auto& node : graph.nodes()) has_relu |= node->op == "relu" && node->module->path == std::string("r");  // it has no name but its result's
+    for (const auto& node : graph.nodes())
+        has_relu |= node->op == "relu" && node->module->path == std::string("r");  // it has no name but its result's
     CHECK(has_relu);
     CHECK(graph.str().find("import_test.cpp:" + std::to_string(line) + " \"/layer1/conv/Gemm\"") != std::string::npos);
     CHECK(graph.to_svg().find(">/layer1/conv/Gemm<title>Gemm<") != std::string::npos);
@@ -455,7 +456,8 @@ TEST_CASE("what data chooses is loaded for other data") {
         model.output("y");
         const Graph graph = load_onnx_from_memory(model.bytes());
         INFO(graph.str());
-        for (const Tensor& given : {whole, -whole, zeros({3, 2})}) check_close(first(graph, {given}), square(masked_select(given, given > 2.5)).unsqueeze(1));
+        for (const Tensor& given : {whole, -whole, zeros({3, 2})})
+            check_close(first(graph, {given}), square(masked_select(given, given > 2.5)).unsqueeze(1));
     }
 }
 
@@ -499,7 +501,8 @@ TEST_CASE("a Loop whose condition counts is a scan, as that of an LSTM of Tensor
         model.node("Less", {"zero", "times"}, {"begins"});
         model.weight("trip_count", full({}, INT64_MAX, int64)).weight("none", zeros({2, units}));
         model.weight("kernel", randn({inputs + units, 4 * units})).weight("bias", randn({4 * units})).weight("forget", full({}, 1.0));
-        auto* body = model.node("Loop", {"trip_count", "begins", "zero", "zero", "none", "none"}, {"count", "at", "h_end", "c_end", "all"}).graph("body");
+        auto* body =
+            model.node("Loop", {"trip_count", "begins", "zero", "zero", "none", "none"}, {"count", "at", "h_end", "c_end", "all"}).graph("body");
         models::set_type(body->add_input(), "turn", kTypeInt64, {});
         models::set_type(body->add_input(), "going", kTypeBool, {});
         for (const char* name : {"counter", "time"}) models::set_type(body->add_input(), name, onnx::TensorProto::INT32, {});
@@ -599,7 +602,10 @@ TEST_CASE("sizes that a model needs to be multiples are, and come back from a fi
         from = to;
     }
     model.node("Constant", {}, {"scales"}).set("value", tensor({1.0, 1.0, 8.0, 8.0}, float32));
-    model.node("Resize", {"h8", "", "scales"}, {"large"}).set("mode", "nearest").set("coordinate_transformation_mode", "asymmetric").set("nearest_mode", "floor");
+    model.node("Resize", {"h8", "", "scales"}, {"large"})
+        .set("mode", "nearest")
+        .set("coordinate_transformation_mode", "asymmetric")
+        .set("nearest_mode", "floor");
     model.node("Add", {"x", "large"}, {"y"});
     model.output("y");
     const auto wanted = [](const Tensor& x) { return x + interpolate(max_pool2d(x, 8), {.scale_factor = {8.0, 8.0}}); };
@@ -622,7 +628,10 @@ TEST_CASE("sizes that take too much memory are not tried to the end") {
     model.node("Tile", {"x", "repeats"}, {"wide"});
     model.node("MaxPool", {"wide"}, {"small"}).set("kernel_shape", std::vector<std::int64_t>{8, 8}).set("strides", std::vector<std::int64_t>{8, 8});
     model.weight("scales", tensor({1.0, 1.0, 8.0, 8.0}, float32));
-    model.node("Resize", {"small", "", "scales"}, {"large"}).set("mode", "nearest").set("coordinate_transformation_mode", "asymmetric").set("nearest_mode", "floor");
+    model.node("Resize", {"small", "", "scales"}, {"large"})
+        .set("mode", "nearest")
+        .set("coordinate_transformation_mode", "asymmetric")
+        .set("nearest_mode", "floor");
     model.node("Add", {"wide", "large"}, {"y"});
     model.output("y");
     reset_peak_memory();
@@ -653,8 +662,10 @@ TEST_CASE("dimensions without a name of their own are one where they need to be,
     model.input("x", {"", "3"}).input("y", {"?", "3"});
     model.node("Add", {"x", "y"}, {"z"});
     model.output("z");
-    FAILS(ShapeError, "x_0 = 2, y_0 = 2 or a little more, and the other sizes tried do not fit either: a dimension that must have a certain size is told it in "
-          "LoadOnnxOptions::sizes", load_onnx_from_memory(model.bytes()));
+    FAILS(ShapeError,
+          "x_0 = 2, y_0 = 2 or a little more, and the other sizes tried do not fit either: a dimension that must have a certain size is told it in "
+          "LoadOnnxOptions::sizes",
+          load_onnx_from_memory(model.bytes()));
     const Graph graph = load_onnx_from_memory(model.bytes(), {.examples = {{"x", ones({2, 3})}, {"y", ones({2, 3})}}});
     const Tensor a = randn({5, 3}), b = randn({5, 3});
     check_close(first(graph, {a, b}), a + b);
@@ -846,7 +857,8 @@ TEST_CASE("a damaged model is an error or a graph, never more") {
 TEST_CASE("slices come back with the bounds that were said", "[onnx]") {
     const files::TemporaryFolder folder;
     const std::string path = (folder.path() / "model.onnx").string();
-    for (const Slice& range : {Slice(0, 100), Slice(-100, None), Slice(100, None), Slice(0, -100), Slice(0, 1000, 2), Slice(-3, None), Slice(2, -2)}) {
+    for (const Slice& range :
+         {Slice(0, 100), Slice(-100, None), Slice(100, None), Slice(0, -100), Slice(0, 1000, 2), Slice(-3, None), Slice(2, -2)}) {
         INFO(range.start << ":" << range.stop << ":" << range.step);
         const auto fn = [&](const Tensor& x) { return x.slice(0, range) * 2; };
         save_onnx(path, trace(fn, {{"x", randn({10, 2}), {"n"}}}));
@@ -859,7 +871,8 @@ TEST_CASE("slices come back with the bounds that were said", "[onnx]") {
 }
 
 TEST_CASE("sizes of Resize are rounded as float32 products", "[onnx]") {  // as onnxruntime gives them
-    for (const auto& [size, scale, wanted] : {std::tuple{10, 0.7F, 7}, std::tuple{20, 0.7F, 14}, std::tuple{100, 2.3F, 230}, std::tuple{10, 0.25F, 2}}) {
+    for (const auto& [size, scale, wanted] :
+         {std::tuple{10, 0.7F, 7}, std::tuple{20, 0.7F, 14}, std::tuple{100, 2.3F, 230}, std::tuple{10, 0.25F, 2}}) {
         INFO(size << " by " << scale);
         Model model;
         model.input("x", {"1", "1", std::to_string(size), "2"});
@@ -874,7 +887,9 @@ TEST_CASE("sizes of Resize are rounded as float32 products", "[onnx]") {  // as 
 TEST_CASE("what is too much of a ConvTranspose goes from the beginning, and an old Resize takes the next pixel") {
     Model transposed;
     transposed.input("x", {"1", "1", "3"}).weight("w", tensor({1.0f, 10.0f, 100.0f}).reshape({1, 1, 3}));
-    transposed.node("ConvTranspose", {"x", "w"}, {"y"}).set("output_shape", std::vector<std::int64_t>{8}).set("strides", std::vector<std::int64_t>{3});
+    transposed.node("ConvTranspose", {"x", "w"}, {"y"})
+        .set("output_shape", std::vector<std::int64_t>{8})
+        .set("strides", std::vector<std::int64_t>{3});
     transposed.output("y");
     const Tensor y = first(load_onnx_from_memory(transposed.bytes()), {tensor({1.0f, 2.0f, 3.0f}).reshape({1, 1, 3})});
     check_close(y.reshape({8}), tensor({10.0f, 100.0f, 2.0f, 20.0f, 200.0f, 3.0f, 30.0f, 300.0f}));

@@ -25,9 +25,8 @@ struct DoubleBuffer {
 struct DeviceRadixSort {
     /// The same from one pair of arrays to another.
     template <class Key, class Value, class Count>
-    static cudaError_t SortPairs(void* temporary, std::size_t& bytes, const Key* keys_in, Key* keys_out,
-                                 const Value* values_in, Value* values_out, Count count, int begin_bit, int end_bit,
-                                 cudaStream_t stream) {
+    static cudaError_t SortPairs(void* temporary, std::size_t& bytes, const Key* keys_in, Key* keys_out, const Value* values_in, Value* values_out,
+                                 Count count, int begin_bit, int end_bit, cudaStream_t stream) {
         if (!temporary) {
             bytes = 1024;
             return cudaSuccess;
@@ -42,9 +41,8 @@ struct DeviceRadixSort {
 
     /// Without temporary memory: says how much it takes. The buffers that are not current afterwards hold anything.
     template <class Key, class Value, class Count>
-    static cudaError_t SortPairs(void* temporary, std::size_t& bytes, DoubleBuffer<Key>& keys,
-                                 DoubleBuffer<Value>& values, Count count, int begin_bit, int end_bit,
-                                 cudaStream_t stream) {
+    static cudaError_t SortPairs(void* temporary, std::size_t& bytes, DoubleBuffer<Key>& keys, DoubleBuffer<Value>& values, Count count,
+                                 int begin_bit, int end_bit, cudaStream_t stream) {
         if (!temporary) {
             bytes = 1024;
             return cudaSuccess;
@@ -78,8 +76,7 @@ struct DeviceRadixSort {
         const std::vector<Value> own_values(values, values + count);
         std::vector<std::size_t> order(own_keys.size());
         std::iota(order.begin(), order.end(), std::size_t{0});
-        std::stable_sort(order.begin(), order.end(),
-                         [&](std::size_t a, std::size_t b) { return bits(own_keys[a]) < bits(own_keys[b]); });
+        std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return bits(own_keys[a]) < bits(own_keys[b]); });
         for (std::size_t i = 0; i < order.size(); ++i) {
             keys[i] = own_keys[order[i]];
             values[i] = own_values[order[i]];
