@@ -13,10 +13,17 @@
 // that the runtime does not have by load_graph, which names it.
 #pragma once
 
-#include "tapir/autograd/trace/compiled_graph.h"
-#include "tapir/autograd/trace/graph_file.h"
+#include "tapir/autograd/trace/graph/graph_file.h"
+#include "tapir/autograd/trace/run/compiled_graph.h"
 #include "tapir/core/io/safetensors.h"
-#include "tapir/ops/compare.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/make.h"
-#include "tapir/ops/reduce.h"
+#include "tapir/ops/arrange/sort.h"
+#include "tapir/ops/arrange/unique.h"
+#include "tapir/ops/elementwise/compare.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/elementwise/mask.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/random/random.h"
+#include "tapir/ops/reduce/extreme.h"
+#include "tapir/ops/reduce/reduce.h"
+#include "tapir/ops/reduce/softmax.h"
+#include "tapir/ops/scan/scan.h"

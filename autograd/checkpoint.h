@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "tapir/autograd/trace/traced_function.h"
+#include "tapir/autograd/traced_function.h"
 #include "tapir/core/tensor.h"
 
 namespace tapir {

@@ -14,8 +14,8 @@
 #include <cstring>
 
 #include "tapir/autograd/backward_impl.h"
-#include "tapir/autograd/profiler.h"
-#include "tapir/autograd/watch_impl.h"
+#include "tapir/autograd/watch/profiler.h"
+#include "tapir/autograd/watch/watch_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tapir/autograd/trace/traced_function.h"
+#include "tapir/autograd/traced_function.h"
 #include "tapir/core/tensor.h"
 
 namespace tapir {

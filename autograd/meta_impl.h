@@ -73,7 +73,6 @@ struct AutogradMeta {
 
 namespace detail {
 AutogradMeta& meta_of(const Tensor& tensor);  // makes it at first use
-void destroy_meta(AutogradMeta* meta) noexcept;
 /// Held while leaves' gradients are read or written: backward passes of several threads add to one leaf.
 std::mutex& gradient_mutex() noexcept;
 /// Makes what was collected ready to be kept on a leaf beyond the tape: as one part, in memory of its own.

@@ -89,8 +89,10 @@ struct OpForm {
     void (*destroy)(void* attrs) noexcept;
     void (*fields)(Fields& f, void* attrs);
     void (*run)(const FormCall& x, Tensor* results);
-    ResultTypes (*types)(const TypeCall& t, const void* attrs);  // null: no rule is stated, or this is Tapir::runtime
-    bool is_random = false;                                      // it draws from the default generator
+#ifndef TAPIR_RUNTIME  // graphs were checked when they were made
+    ResultTypes (*types)(const TypeCall& t, const void* attrs);
+#endif
+    bool is_random = false;  // it draws from the default generator
     /// Writes the result into a contiguous tensor of its shape and dtype without checks or records; false: it cannot here. Null: it cannot at all.
     bool (*into)(const FormCall& x, const Tensor& out) = nullptr;
     bool is_in_place = false;  // into()'s tensor may be one of the inputs, of this shape and dtype
@@ -203,15 +205,14 @@ inline void put_results(Tensor* to, std::vector<Tensor> from) {
      [](const ::tapir::FormCall& x, ::tapir::Tensor* results) {                \
          [[maybe_unused]] const auto& a = *static_cast<const Attrs*>(x.attrs); \
          ::tapir::detail::put_results(results, call);                          \
-     },                                                                        \
-     TAPIR_TYPES_OF(TAPIR_TYPE(Attrs), types)}
-#ifdef TAPIR_RUNTIME  // graphs were checked when they were made
-#define TAPIR_TYPES_OF(Attrs, ...) nullptr
+     } TAPIR_TYPES_OF(TAPIR_TYPE(Attrs), types)}
+#ifdef TAPIR_RUNTIME
+#define TAPIR_TYPES_OF(Attrs, ...)
 #else
-#define TAPIR_TYPES_OF(Attrs, ...)                                                                            \
-    []([[maybe_unused]] const ::tapir::TypeCall& t, [[maybe_unused]] const void* p) -> ::tapir::ResultTypes { \
-        using namespace ::tapir::types;                                                                       \
-        [[maybe_unused]] const auto& a = *static_cast<const Attrs*>(p);                                       \
-        return __VA_ARGS__;                                                                                   \
+#define TAPIR_TYPES_OF(Attrs, ...)                                                                              \
+    , []([[maybe_unused]] const ::tapir::TypeCall& t, [[maybe_unused]] const void* p) -> ::tapir::ResultTypes { \
+        using namespace ::tapir::types;                                                                         \
+        [[maybe_unused]] const auto& a = *static_cast<const Attrs*>(p);                                         \
+        return __VA_ARGS__;                                                                                     \
     }
 #endif

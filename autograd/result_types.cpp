@@ -3,15 +3,27 @@
 
 #include <algorithm>
 
-#include "tapir/autograd/trace/graph.h"
+#include "tapir/autograd/attributes.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
 
 namespace tapir {
 
 using std::int64_t;
 
+namespace {
+thread_local const TypeCall* asked = nullptr;  // the call whose results are asked for
+
+template <class E, class... T>
+[[noreturn]] void refuse(fmt::format_string<T...> message, T&&... values) {
+    fail<E>(asked->loc, "{}: {}", asked->attributes.form().op, fmt::format(message, std::forward<T>(values)...));
+}
+
+int wrapped(const ValueType& x, int64_t dim) { return detail::wrap_dim(dim, x.rank(), asked->attributes.form().op, asked->loc); }
+}  // namespace
+
 const ValueType& TypeCall::operator[](int i) const {
-    if (i >= count) fail<ValueError>(loc, "{} needs more than {} operands", attributes.form().op, count);
+    if (i >= count) refuse<ValueError>("needs more than {} operands", count);
     return operands[i];
 }
 
@@ -56,39 +68,39 @@ DType promoted(const TypeCall& t, int from, int count) {
 }
 
 // Of two sizes that have to be equal: a number says more than a name.
-static SymInt agreed(const SymInt& a, const SymInt& b, const Loc& loc) {
+static SymInt agreed(const SymInt& a, const SymInt& b) {
     if (a == b) return a;
-    if (a.is_number() && b.is_number()) fail<ShapeError>(loc, "sizes {} and {}", a.str(), b.str());
+    if (a.is_number() && b.is_number()) refuse<ShapeError>("sizes {} and {}", a.str(), b.str());
     return a.is_number() ? a : b.is_number() ? b : unknown();
 }
 
 // With all sizes of another operand, but for those of one dimension; -1: of none.
-static void agree(ValueType& x, const ValueType& other, int but_for, const Loc& loc) {
-    if (other.rank() != x.rank()) fail<ShapeError>(loc, "{} and {} dimensions", x.rank(), other.rank());
+static void agree(ValueType& x, const ValueType& other, int but_for) {
+    if (other.rank() != x.rank()) refuse<ShapeError>("{} and {} dimensions", x.rank(), other.rank());
     for (int d = 0; d < x.rank(); ++d) {
         const auto at = static_cast<std::size_t>(d);
-        if (d != but_for) x.shape[at] = agreed(x.shape[at], other.shape[at], loc);
+        if (d != but_for) x.shape[at] = agreed(x.shape[at], other.shape[at]);
     }
 }
 
-static SymInt common(const SymInt& a, const SymInt& b, const Loc& loc) {
+static SymInt common(const SymInt& a, const SymInt& b) {
     if (b == SymInt(1)) return a;
     if (a == SymInt(1)) return b;
-    if (a.is_number() && b.is_number() && !(a == b)) fail<ShapeError>(loc, "sizes {} and {} do not broadcast", a.str(), b.str());
-    return agreed(a, b, loc);
+    if (a.is_number() && b.is_number() && !(a == b)) refuse<ShapeError>("sizes {} and {} do not broadcast", a.str(), b.str());
+    return agreed(a, b);
 }
 
-std::vector<SymInt> broadcast(const std::vector<SymInt>& a, const std::vector<SymInt>& b, const Loc& loc) {
+static std::vector<SymInt> broadcast(const std::vector<SymInt>& a, const std::vector<SymInt>& b) {
     std::vector<SymInt> result = a.size() >= b.size() ? a : b;
     const std::vector<SymInt>& other = a.size() >= b.size() ? b : a;
     const std::size_t more = result.size() - other.size();
-    for (std::size_t d = 0; d < other.size(); ++d) result[more + d] = common(result[more + d], other[d], loc);
+    for (std::size_t d = 0; d < other.size(); ++d) result[more + d] = common(result[more + d], other[d]);
     return result;
 }
 
 std::vector<SymInt> broadcast(const TypeCall& t, int from, int count) {
     std::vector<SymInt> result;
-    for (int i = from; i < end_of(t, from, count); ++i) result = broadcast(result, t[i].shape, t.loc);
+    for (int i = from; i < end_of(t, from, count); ++i) result = broadcast(result, t[i].shape);
     return result;
 }
 
@@ -101,15 +113,9 @@ ValueType pointwise(const TypeCall& t, DType dtype) {
     return {dtype, device, broadcast(t)};
 }
 
-int place(const ValueType& x, int64_t dim, const Loc& loc) {
-    const int64_t most = std::max(x.rank(), 1);
-    if (dim < -most || dim >= most) fail<IndexError>(loc, "dimension {} of {}", dim, x.rank());
-    return static_cast<int>(dim < 0 ? dim + most : dim);
-}
-
 ValueType reduced(const ValueType& x, const Dims& dims, bool keepdim, DType dtype) {
     std::uint32_t over = dims.empty() ? ~0U : 0U;
-    for (const int64_t dim : dims) over |= 1U << place(x, dim);
+    for (const int64_t dim : dims) over |= 1U << wrapped(x, dim);
     std::vector<SymInt> shape;
     for (int d = 0; d < x.rank(); ++d) {
         const bool is_over = over >> d & 1;
@@ -118,18 +124,22 @@ ValueType reduced(const ValueType& x, const Dims& dims, bool keepdim, DType dtyp
     return {dtype, x.device, std::move(shape)};
 }
 
-ValueType reduced_along(const ValueType& x, int64_t dim, bool keepdim, DType dtype) { return reduced(x, Dims{place(x, dim)}, keepdim, dtype); }
+ValueType reduced_along(const ValueType& x, int64_t dim, bool keepdim, DType dtype) { return reduced(x, Dims{wrapped(x, dim)}, keepdim, dtype); }
+
+ResultTypes picked(const ValueType& x, int64_t dim, bool keepdim) {
+    return {reduced_along(x, dim, keepdim, x.dtype), reduced_along(x, dim, keepdim, DType::int64)};
+}
 
 ValueType resized(const ValueType& x, int64_t dim, SymInt size) {
     ValueType result = x;
-    const int at = place(x, dim);
+    const int at = wrapped(x, dim);
     if (x.rank() > 0) result.shape[static_cast<std::size_t>(at)] = std::move(size);
     return result;
 }
 
 ValueType dropped(const ValueType& x, int64_t dim) {
     ValueType result = x;
-    const int at = place(x, dim);
+    const int at = wrapped(x, dim);
     if (x.rank() > 0) result.shape.erase(result.shape.begin() + at);
     return result;
 }
@@ -137,12 +147,10 @@ ValueType dropped(const ValueType& x, int64_t dim) {
 ValueType inserted(const ValueType& x, int64_t dim, SymInt size) {
     ValueType result = x;
     const int64_t most = x.rank() + 1;
-    if (dim < -most || dim >= most) fail<IndexError>(Loc{}, "dimension {} of {}", dim, most);
+    if (dim < -most || dim >= most) refuse<IndexError>("dimension {} of {}", dim, most);
     result.shape.insert(result.shape.begin() + (dim < 0 ? dim + most : dim), std::move(size));
     return result;
 }
-
-SymInt minus(const SymInt& a, const SymInt& b) { return a + SymInt(-1) * b; }
 
 SymInt product(const std::vector<SymInt>& shape, std::size_t from, std::size_t to) {
     SymInt result = 1;
@@ -152,11 +160,11 @@ SymInt product(const std::vector<SymInt>& shape, std::size_t from, std::size_t t
 
 ValueType permuted(const ValueType& x, const std::vector<SymInt>& dims) {
     ValueType result = x;
-    if (std::ssize(dims) != x.rank()) fail<ShapeError>(Loc{}, "{} dimensions are named of {}", dims.size(), x.rank());
+    if (std::ssize(dims) != x.rank()) refuse<ShapeError>("{} dimensions are named of {}", dims.size(), x.rank());
     std::uint32_t seen = 0;
     for (std::size_t d = 0; d < dims.size(); ++d) {
-        const int from = place(x, dims[d].number());
-        if (seen >> from & 1) fail<ShapeError>(Loc{}, "dimension {} is named twice", from);
+        const int from = wrapped(x, dims[d].number());
+        if (seen >> from & 1) refuse<ShapeError>("dimension {} is named twice", from);
         seen |= 1U << from;
         result.shape[d] = x.shape[static_cast<std::size_t>(from)];
     }
@@ -169,11 +177,11 @@ ValueType joined(const TypeCall& t, int64_t dim) {
     int first = 0;
     while (first + 1 < t.count && is_left_out(t[first])) ++first;
     ValueType result = t[first];
-    const int at = place(result, dim, t.loc);
+    const int at = wrapped(result, dim);
     for (int i = 0; i < t.count; ++i) {
         result.dtype = promote(result.dtype, t[i].dtype);
         if (i == first || is_left_out(t[i])) continue;
-        agree(result, t[i], at, t.loc);
+        agree(result, t[i], at);
         if (result.rank() == 0) continue;
         SymInt& size = result.shape[static_cast<std::size_t>(at)];
         size = size + t[i].shape[static_cast<std::size_t>(at)];
@@ -185,20 +193,20 @@ ValueType stacked(const TypeCall& t, int64_t dim) {
     ValueType result = t[0];
     for (int i = 1; i < t.count; ++i) {
         result.dtype = promote(result.dtype, t[i].dtype);
-        agree(result, t[i], -1, t.loc);
+        agree(result, t[i], -1);
     }
     return inserted(result, dim, t.count);
 }
 
 ValueType swapped(const ValueType& x, int64_t a, int64_t b) {
     ValueType result = x;
-    const int first = place(x, a), second = place(x, b);
+    const int first = wrapped(x, a), second = wrapped(x, b);
     if (x.rank() > 0) std::swap(result.shape[static_cast<std::size_t>(first)], result.shape[static_cast<std::size_t>(second)]);
     return result;
 }
 
 ResultTypes sliced(const ValueType& x, int64_t dim, const SymInt& start, const SymInt& end, int64_t step) {
-    const SymInt size = x.shape.at(static_cast<std::size_t>(place(x, dim)));
+    const SymInt size = x.shape.at(static_cast<std::size_t>(wrapped(x, dim)));
     if (size.is_number() && start.is_number() && end.is_number()) {
         const int64_t n = size.number();
         const auto bound = [n](int64_t at) { return std::clamp<int64_t>(at < 0 ? at + n : at, 0, n); };
@@ -215,7 +223,7 @@ ResultTypes cut(const ValueType& x, int64_t dim, bool drop, const std::vector<Sy
         for (const SymInt& size : sizes) results.push_back(resized(x, dim, size));
         return results;
     }
-    const SymInt count = x.shape.at(static_cast<std::size_t>(place(x, dim)));
+    const SymInt count = x.shape.at(static_cast<std::size_t>(wrapped(x, dim)));
     if (count.is_number()) results.assign(static_cast<std::size_t>(count.number()), dropped(x, dim));
     return results;
 }
@@ -225,12 +233,12 @@ std::vector<SymInt> appended(std::vector<SymInt> shape, const std::vector<SymInt
     return shape;
 }
 std::vector<SymInt> appended(std::vector<SymInt> shape, const ValueType& x, int from, int to) {
-    if (from > x.rank() || to > x.rank()) fail<ShapeError>(Loc{}, "{} dimensions are too few", x.rank());
+    if (from > x.rank() || to > x.rank()) refuse<ShapeError>("{} dimensions are too few", x.rank());
     shape.insert(shape.end(), x.shape.begin() + from, to < 0 ? x.shape.end() : x.shape.begin() + to);
     return shape;
 }
 std::vector<SymInt> without_last(std::vector<SymInt> shape) {
-    if (shape.empty()) fail<ShapeError>(Loc{}, "there is no dimension");
+    if (shape.empty()) refuse<ShapeError>("there is no dimension");
     shape.pop_back();
     return shape;
 }
@@ -239,8 +247,9 @@ std::vector<SymInt> without_last(std::vector<SymInt> shape) {
 
 ResultTypes detail::result_types(const Attributes& attributes, const std::vector<ValueType>& operands, const Loc& loc) {
     const OpForm& form = attributes.form();
-    if (!form.types) return {};
-    return form.types({operands.data(), static_cast<int>(operands.size()), attributes, loc}, attributes.data());
+    const TypeCall call{operands.data(), static_cast<int>(operands.size()), attributes, loc};
+    asked = &call;
+    return form.types(call, attributes.data());
 }
 
 }  // namespace tapir

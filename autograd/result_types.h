@@ -8,7 +8,7 @@
 #include <initializer_list>
 #include <vector>
 
-#include "tapir/autograd/trace/sym_int.h"
+#include "tapir/autograd/sym_int.h"
 #include "tapir/core/device.h"
 #include "tapir/core/dtype.h"
 #include "tapir/core/shape.h"
@@ -74,23 +74,20 @@ DType promoted(const TypeCall& t, int from = 0, int count = -1);
 DType floating(DType dtype) noexcept;
 /// The common shape of some of the operands. A named size beside a number other than 1 is that number; beside another name it is unknown.
 std::vector<SymInt> broadcast(const TypeCall& t, int from = 0, int count = -1);
-std::vector<SymInt> broadcast(const std::vector<SymInt>& a, const std::vector<SymInt>& b, const Loc& loc);
 /// Broadcast, and of this dtype or the promoted one. On a device where one operand is.
 ValueType pointwise(const TypeCall& t);
 ValueType pointwise(const TypeCall& t, DType dtype);
 
-/// The number of a dimension from the front. Throws IndexError.
-int place(const ValueType& x, std::int64_t dim, const Loc& loc = {});
 /// Over these dimensions, all where there is none.
 ValueType reduced(const ValueType& x, const Dims& dims, bool keepdim, DType dtype);
 /// Over one.
 ValueType reduced_along(const ValueType& x, std::int64_t dim, bool keepdim, DType dtype);
+/// The elements that are picked along a dimension, and their indices.
+ResultTypes picked(const ValueType& x, std::int64_t dim, bool keepdim);
 /// With another size of a dimension; without it; with one more in front of it.
 ValueType resized(const ValueType& x, std::int64_t dim, SymInt size);
 ValueType dropped(const ValueType& x, std::int64_t dim);
 ValueType inserted(const ValueType& x, std::int64_t dim, SymInt size);
-/// a - b.
-SymInt minus(const SymInt& a, const SymInt& b);
 /// The product of the sizes from one dimension to before another.
 SymInt product(const std::vector<SymInt>& shape, std::size_t from, std::size_t to);
 /// With the dimensions in this order; along one dimension, as cat() does.

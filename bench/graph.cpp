@@ -4,7 +4,7 @@
 // the memory that it has planned and keeps. `frozen`: compiled after freeze(), where the graph has parameters (its packed weights are not
 // counted).
 #include <tapir/autograd/trace/control_flow.h>
-#include <tapir/autograd/trace/passes.h>
+#include <tapir/autograd/trace/passes/passes.h>
 #include <tapir/autograd/trace/trace.h>
 #include <tapir/core/allocator.h>
 #include <tapir/core/parallel.h>

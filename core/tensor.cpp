@@ -7,7 +7,6 @@
 #include <limits>
 #include <new>
 
-#include "tapir/autograd/meta_impl.h"
 #include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"

@@ -28,7 +28,10 @@
 
 namespace tapir {
 
-struct AutogradMeta;  // gradient, hooks, name of a leaf: autograd/
+struct AutogradMeta;  // gradient, hooks, name of a leaf: autograd/meta_impl.h
+namespace detail {
+void destroy_meta(AutogradMeta* meta) noexcept;
+}
 struct HookState;
 struct In;
 struct Index;
@@ -488,7 +491,7 @@ class Tensor {
 #define TAPIR_TERNARY(name, ...)                                                   \
     Tensor name(const Tensor& b, const Tensor& c, Loc loc = Loc::current()) const; \
     Tensor& name##_(const Tensor& b, const Tensor& c, Loc loc = Loc::current());
-#include "tapir/ops/elementwise.def"
+#include "tapir/core/elementwise_rows.inc"
     /// Rounded "trunc" or "floor": tapir/ops/elementwise.h.
     Tensor div(const Tensor& other, const char* rounding_mode, Loc loc = Loc::current()) const;
     Tensor div(Scalar other, const char* rounding_mode, Loc loc = Loc::current()) const;

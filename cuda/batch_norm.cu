@@ -10,7 +10,7 @@
 #include "tapir/cuda/device.cuh"
 #include "tapir/cuda/math.cuh"
 #include "tapir/cuda/wide_divider.cuh"
-#include "tapir/ops/kernels/batch_norm.h"
+#include "tapir/ops/normalization/batch_norm_kernels.h"
 
 namespace tapir::gpu {
 namespace {

@@ -16,9 +16,9 @@
 #include "tapir/core/hash_impl.h"
 #include "tapir/cuda/allocator.h"
 #include "tapir/cuda/thread_own.h"
-#include "tapir/ops/convolution_impl.h"
-#include "tapir/ops/kernels/elementwise.h"
-#include "tapir/ops/matmul.h"
+#include "tapir/ops/convolution/convolution_impl.h"
+#include "tapir/ops/elementwise/elementwise_kernels.h"
+#include "tapir/ops/linear/matmul.h"
 
 namespace tapir::gpu {
 namespace {

@@ -2,7 +2,7 @@
 // losses; what backward needs.
 #include "tapir/cuda/lines.cuh"
 #include "tapir/cuda/totals.cuh"
-#include "tapir/ops/kernels/loss.h"
+#include "tapir/ops/loss/loss_kernels.h"
 
 namespace tapir::gpu {
 namespace {

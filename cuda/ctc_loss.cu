@@ -1,6 +1,6 @@
 // Connectionist temporal classification: a block for each example, a thread for each place between and on its labels.
 #include "tapir/cuda/math.cuh"
-#include "tapir/ops/kernels/loss.h"
+#include "tapir/ops/loss/loss_kernels.h"
 
 namespace tapir::gpu {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "tapir/cuda/math.cuh"
 #include "tapir/cuda/unroll.cuh"
-#include "tapir/ops/kernels/elementwise.h"
+#include "tapir/ops/elementwise/elementwise_kernels.h"
 
 namespace tapir::gpu {
 

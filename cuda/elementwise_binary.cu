@@ -13,7 +13,7 @@ extern const ForwardLaunchers binary_launchers = {{
 #define TAPIR_COMPARE(name, ...) TAPIR_ROW_Number(name)
 #define TAPIR_TERNARY(name, types, ...) TAPIR_ROW_##types(name)
 #define TAPIR_RULE_ROWS
-#include "tapir/ops/elementwise.def"
+#include "tapir/ops/elementwise/elementwise.def"
 }};
 
 }  // namespace tapir::gpu

@@ -12,7 +12,7 @@ namespace {
     TAPIR_GRADIENT(name##_backward_b, saves, 0, a, unused0, unused1, backward_b)                             \
     TAPIR_GRADIENT(name##_backward_c, saves, 0, a, unused0, unused1, backward_c)
 #define TAPIR_RULE_ROWS
-#include "tapir/ops/elementwise.def"
+#include "tapir/ops/elementwise/elementwise.def"
 
 }  // namespace
 
@@ -25,7 +25,7 @@ extern const GradientLaunchers binary_gradient_launchers = {{
 #define TAPIR_COMPARE(...) {},
 #define TAPIR_TERNARY(name, ...) {TAPIR_PAIR(name##_backward_a), TAPIR_PAIR(name##_backward_b), TAPIR_PAIR(name##_backward_c)},
 #define TAPIR_RULE_ROWS
-#include "tapir/ops/elementwise.def"
+#include "tapir/ops/elementwise/elementwise.def"
 }};
 
 }  // namespace tapir::gpu

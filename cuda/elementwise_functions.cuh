@@ -45,7 +45,7 @@ namespace tapir::gpu {
         }                                                                     \
     };
 #define TAPIR_RULE_ROWS
-#include "tapir/ops/elementwise.def"
+#include "tapir/ops/elementwise/elementwise.def"
 
 #undef TAPIR_FUNCTION
 #undef TAPIR_FUNCTION2

@@ -13,7 +13,7 @@ extern const ForwardLaunchers unary_launchers = {{
 #define TAPIR_COMPARE(...) TAPIR_NONE
 #define TAPIR_TERNARY(...) TAPIR_NONE
 #define TAPIR_RULE_ROWS
-#include "tapir/ops/elementwise.def"
+#include "tapir/ops/elementwise/elementwise.def"
 }};
 
 }  // namespace tapir::gpu

@@ -11,7 +11,7 @@ namespace {
 #define TAPIR_UNARY2(name, p0, d0, p1, d1, types, saves, onnx, low, high, doc, forward, backward) \
     TAPIR_GRADIENT(name##_backward, saves, 2, x, p0, p1, backward)
 #define TAPIR_RULE_ROWS
-#include "tapir/ops/elementwise.def"
+#include "tapir/ops/elementwise/elementwise.def"
 
 }  // namespace
 
@@ -24,7 +24,7 @@ extern const GradientLaunchers unary_gradient_launchers = {{
 #define TAPIR_COMPARE(...) {},
 #define TAPIR_TERNARY(...) {},
 #define TAPIR_RULE_ROWS
-#include "tapir/ops/elementwise.def"
+#include "tapir/ops/elementwise/elementwise.def"
 }};
 
 }  // namespace tapir::gpu

@@ -1,6 +1,6 @@
 // Several element-wise ops as one kernel (fused.cuh), written as CUDA C++ from the ops and compiled by NVRTC, once for a source and an
 // architecture. In a build without NVRTC there is none, and the ops run one by one.
-#include "tapir/ops/kernels/fused.h"
+#include "tapir/ops/elementwise/fused_kernels.h"
 
 #include <cstring>
 #include <map>
@@ -29,7 +29,7 @@ TAPIR_HEADER(tapir_header_unroll, "cuda/unroll.cuh")
 TAPIR_HEADER(tapir_header_scalar, "cuda/scalar.cuh")
 TAPIR_HEADER(tapir_header_functions, "cuda/elementwise_functions.cuh")
 TAPIR_HEADER(tapir_header_scalar_functions, "ops/kernels/scalar_functions.h")
-TAPIR_HEADER(tapir_header_rows, "ops/elementwise.def")
+TAPIR_HEADER(tapir_header_rows, "ops/elementwise/elementwise.def")
 #undef TAPIR_HEADER
 
 const std::vector<std::pair<const char*, const char*>>& kernel_headers() {
@@ -40,7 +40,7 @@ const std::vector<std::pair<const char*, const char*>>& kernel_headers() {
         {"tapir/cuda/scalar.cuh", tapir_header_scalar},
         {"tapir/cuda/elementwise_functions.cuh", tapir_header_functions},
         {"tapir/ops/kernels/scalar_functions.h", tapir_header_scalar_functions},
-        {"tapir/ops/elementwise.def", tapir_header_rows},
+        {"tapir/ops/elementwise/elementwise.def", tapir_header_rows},
     };
     return headers;
 }
@@ -96,7 +96,7 @@ constexpr Row rows[] = {
 #define TAPIR_COMPARE(name, ...) {#name, 0},
 #define TAPIR_TERNARY(name, ...) {#name, 0},
 #define TAPIR_RULE_ROWS
-#include "tapir/ops/elementwise.def"
+#include "tapir/ops/elementwise/elementwise.def"
 };
 
 const char* type_of(Compute compute) {

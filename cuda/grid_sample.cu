@@ -1,6 +1,6 @@
 // grid_sample: a thread an element of the result; the gradient of a place in the grid is summed up by a thread of its own.
 #include "tapir/cuda/indexing.cuh"
-#include "tapir/ops/kernels/grid_sample.h"
+#include "tapir/ops/image/grid_sample_kernels.h"
 
 namespace tapir::gpu {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "tapir/cuda/device.cuh"
-#include "tapir/ops/kernels/indexing.h"
+#include "tapir/ops/index/indexing_kernels.h"
 
 namespace tapir::gpu {
 

@@ -1,6 +1,6 @@
 // Resampling: a thread an element of what is written. Gradients are gathered, as in pooling.
 #include "tapir/cuda/device.cuh"
-#include "tapir/ops/kernels/interpolate.h"
+#include "tapir/ops/image/interpolate_kernels.h"
 
 namespace tapir::gpu {
 namespace {

@@ -1,6 +1,6 @@
 // Layer normalisation: rows of `width` elements, each to mean 0 and variance 1.
 #include "tapir/cuda/lines.cuh"
-#include "tapir/ops/kernels/normalization.h"
+#include "tapir/ops/normalization/normalization_kernels.h"
 
 namespace tapir::gpu {
 namespace {

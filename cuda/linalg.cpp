@@ -1,7 +1,7 @@
 // Factors of matrices through cuSOLVER's dense routines and cuBLAS. Optional: without (TAPIR_CUSOLVER) linalg computes on the host.
 //
 // Several small matrices go to the batched routines, which do them at once; else there is a call for each.
-#include "tapir/ops/kernels/linalg.h"
+#include "tapir/ops/linalg/linalg_kernels.h"
 
 #ifdef TAPIR_HAVE_CUSOLVER
 #include <cublas_v2.h>

@@ -2,7 +2,7 @@
 #include "tapir/cuda/elementwise.cuh"
 #include "tapir/cuda/totals.cuh"
 #include "tapir/cuda/unroll.cuh"
-#include "tapir/ops/kernels/loss.h"
+#include "tapir/ops/loss/loss_kernels.h"
 
 namespace tapir::gpu {
 namespace {

@@ -13,9 +13,9 @@
 #include "tapir/cuda/allocator.h"
 #include "tapir/cuda/small_products.h"
 #include "tapir/cuda/thread_own.h"
-#include "tapir/ops/kernels/elementwise.h"
-#include "tapir/ops/matmul.h"
-#include "tapir/ops/matmul_impl.h"
+#include "tapir/ops/elementwise/elementwise_kernels.h"
+#include "tapir/ops/linear/matmul.h"
+#include "tapir/ops/linear/matmul_impl.h"
 
 namespace tapir::gpu {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "tapir/cuda/device.cuh"
 #include "tapir/cuda/unroll.cuh"
-#include "tapir/ops/kernels/random.h"
+#include "tapir/ops/random/random_kernels.h"
 
 namespace tapir::gpu {
 

@@ -4,7 +4,7 @@
 
 #include "tapir/cuda/device.cuh"
 #include "tapir/cuda/math.cuh"
-#include "tapir/ops/kernels/pooling.h"
+#include "tapir/ops/pooling/pooling_kernels.h"
 
 namespace tapir::gpu {
 namespace {

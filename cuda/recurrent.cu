@@ -3,7 +3,7 @@
 
 #include "tapir/cuda/math.cuh"
 #include "tapir/cuda/unroll.cuh"
-#include "tapir/ops/kernels/recurrent.h"
+#include "tapir/ops/recurrent/recurrent_kernels.h"
 
 namespace tapir::gpu {
 namespace {

@@ -27,7 +27,7 @@
 #include "tapir/cuda/allocator.h"
 #include "tapir/cuda/device.cuh"
 #include "tapir/cuda/wide_divider.cuh"
-#include "tapir/ops/kernels/reduce.h"
+#include "tapir/ops/reduce/reduce_kernels.h"
 
 namespace tapir::gpu {
 

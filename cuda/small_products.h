@@ -1,7 +1,7 @@
 // Matrix products that are too small or too thin for cuBLAS, or of integers.
 #pragma once
 
-#include "tapir/ops/matmul_impl.h"
+#include "tapir/ops/linear/matmul_impl.h"
 
 namespace tapir::gpu {
 

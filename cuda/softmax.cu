@@ -1,6 +1,6 @@
 // Softmax, its logarithm and logsumexp.
 #include "tapir/cuda/lines.cuh"
-#include "tapir/ops/kernels/softmax.h"
+#include "tapir/ops/reduce/softmax_kernels.h"
 
 namespace tapir::gpu {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "tapir/cuda/allocator.h"
 #include "tapir/cuda/sort_keys.cuh"
-#include "tapir/ops/kernels/sort.h"
+#include "tapir/ops/arrange/sort_kernels.h"
 
 namespace tapir::gpu {
 

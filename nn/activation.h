@@ -3,10 +3,10 @@
 #pragma once
 
 #include "tapir/nn/module.h"
-#include "tapir/ops/activation.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/reduce.h"
-#include "tapir/ops/view.h"
+#include "tapir/ops/elementwise/activation.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/reduce/softmax.h"
+#include "tapir/ops/view/view.h"
 
 namespace tapir::nn {
 

@@ -7,13 +7,16 @@
 #include "tapir/nn/init.h"
 #include "tapir/nn/input_impl.h"
 #include "tapir/nn/parameter_impl.h"
-#include "tapir/ops/attention_impl.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/loss.h"
-#include "tapir/ops/make.h"
-#include "tapir/ops/matmul.h"
-#include "tapir/ops/reduce.h"
-#include "tapir/ops/view.h"
+#include "tapir/ops/arrange/arrange.h"
+#include "tapir/ops/attention/attention_impl.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/elementwise/mask.h"
+#include "tapir/ops/linear/matmul.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/random/dropout.h"
+#include "tapir/ops/reduce/extreme.h"
+#include "tapir/ops/reduce/reduce.h"
+#include "tapir/ops/view/view.h"
 
 namespace tapir::nn {
 namespace {

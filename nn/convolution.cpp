@@ -5,6 +5,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/nn/input_impl.h"
 #include "tapir/nn/parameter_impl.h"
+#include "tapir/ops/arrange/arrange.h"
 
 namespace tapir::nn {
 

@@ -5,8 +5,8 @@
 #pragma once
 
 #include "tapir/nn/module.h"
-#include "tapir/ops/convolution.h"
-#include "tapir/ops/indexing.h"
+#include "tapir/ops/arrange/arrange.h"
+#include "tapir/ops/convolution/convolution.h"
 
 namespace tapir::nn {
 

@@ -1,8 +1,8 @@
 #include "tapir/nn/dropout.h"
 
 #include "tapir/core/fail_impl.h"
-#include "tapir/ops/activation.h"
-#include "tapir/ops/loss.h"
+#include "tapir/ops/elementwise/activation.h"
+#include "tapir/ops/random/dropout.h"
 
 namespace tapir::nn {
 

@@ -7,7 +7,8 @@
 #include <string>
 
 #include "tapir/nn/module.h"
-#include "tapir/ops/image.h"
+#include "tapir/ops/image/interpolate.h"
+#include "tapir/ops/view/unfold.h"
 
 namespace tapir::nn {
 

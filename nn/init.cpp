@@ -10,9 +10,10 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/make.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/make/make.h"
 #include "tapir/ops/parallel_impl.h"
+#include "tapir/ops/random/random.h"
 
 namespace tapir::nn::init {
 namespace {

@@ -9,13 +9,13 @@
 #include "tapir/nn/init.h"
 #include "tapir/nn/input_impl.h"
 #include "tapir/nn/parameter_impl.h"
-#include "tapir/ops/activation.h"
-#include "tapir/ops/index_impl.h"
-#include "tapir/ops/indexing.h"
-#include "tapir/ops/loss.h"
-#include "tapir/ops/make.h"
-#include "tapir/ops/matmul.h"
-#include "tapir/ops/normalization.h"
+#include "tapir/ops/elementwise/activation.h"
+#include "tapir/ops/index/embedding.h"
+#include "tapir/ops/index/index_impl.h"
+#include "tapir/ops/linear/matmul.h"
+#include "tapir/ops/loss/loss.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/normalization/layer_norm.h"
 
 namespace tapir::nn {
 

@@ -7,7 +7,7 @@
 
 #include "tapir/nn/dropout.h"
 #include "tapir/nn/module.h"
-#include "tapir/ops/embedding_bag.h"
+#include "tapir/ops/index/embedding_bag.h"
 
 namespace tapir::nn {
 

@@ -6,7 +6,10 @@
 #pragma once
 
 #include "tapir/nn/module.h"
-#include "tapir/ops/loss.h"
+#include "tapir/ops/loss/cross_entropy.h"
+#include "tapir/ops/loss/ctc_loss.h"
+#include "tapir/ops/loss/loss.h"
+#include "tapir/ops/loss/margin_loss.h"
 
 namespace tapir::nn {
 

@@ -6,7 +6,9 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/nn/input_impl.h"
 #include "tapir/nn/parameter_impl.h"
-#include "tapir/ops/make.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/normalization/batch_norm.h"
+#include "tapir/ops/normalization/group_norm.h"
 
 namespace tapir::nn {
 namespace {

@@ -5,7 +5,9 @@
 #include <optional>
 
 #include "tapir/nn/module.h"
-#include "tapir/ops/normalization.h"
+#include "tapir/ops/normalization/batch_norm.h"
+#include "tapir/ops/normalization/group_norm.h"
+#include "tapir/ops/normalization/rms_norm.h"
 
 namespace tapir::nn {
 

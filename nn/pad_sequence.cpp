@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "tapir/core/fail_impl.h"
+#include "tapir/ops/arrange/arrange.h"
+#include "tapir/ops/join/join.h"
 
 namespace tapir::nn {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "tapir/core/arguments.h"
-#include "tapir/ops/indexing.h"
+#include "tapir/ops/join/join.h"
 
 namespace tapir::nn {
 

@@ -1,6 +1,7 @@
 #include "tapir/nn/padding.h"
 
 #include "tapir/core/fail_impl.h"
+#include "tapir/ops/arrange/arrange.h"
 
 namespace tapir::nn {
 

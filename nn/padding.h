@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tapir/nn/module.h"
-#include "tapir/ops/indexing.h"
+#include "tapir/ops/arrange/arrange.h"
 
 namespace tapir::nn {
 

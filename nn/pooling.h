@@ -6,7 +6,7 @@
 #pragma once
 
 #include "tapir/nn/module.h"
-#include "tapir/ops/pooling.h"
+#include "tapir/ops/pooling/pooling.h"
 
 namespace tapir::nn {
 

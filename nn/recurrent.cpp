@@ -12,12 +12,16 @@
 #include "tapir/nn/input_impl.h"
 #include "tapir/nn/parameter_impl.h"
 #include "tapir/nn/type_name_impl.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/indexing.h"
-#include "tapir/ops/loss.h"
-#include "tapir/ops/make.h"
-#include "tapir/ops/matmul.h"
-#include "tapir/ops/view.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/elementwise/mask.h"
+#include "tapir/ops/index/gather.h"
+#include "tapir/ops/join/join.h"
+#include "tapir/ops/linear/matmul.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/random/dropout.h"
+#include "tapir/ops/recurrent/gru_gates.h"
+#include "tapir/ops/recurrent/lstm_gates.h"
+#include "tapir/ops/view/view.h"
 
 namespace tapir::nn {
 namespace {

@@ -5,7 +5,7 @@
 #include <concepts>
 
 #include "tapir/nn/module.h"
-#include "tapir/ops/recurrent.h"
+#include "tapir/ops/recurrent/lstm_gates.h"
 
 namespace tapir::nn {
 

@@ -16,6 +16,7 @@
 #include "tapir/core/io/shown_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/nn/state_diff_impl.h"
+#include "tapir/ops/make/make.h"
 
 namespace tapir::nn {
 namespace {

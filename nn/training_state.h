@@ -38,7 +38,7 @@
 #include "tapir/core/arguments.h"
 #include "tapir/core/generator.h"
 #include "tapir/core/named_tensor.h"
-#include "tapir/ops/make.h"
+#include "tapir/ops/make/make.h"
 
 namespace tapir::nn {
 

@@ -7,11 +7,12 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/nn/input_impl.h"
 #include "tapir/nn/parameter_impl.h"
-#include "tapir/ops/indexing.h"
-#include "tapir/ops/make.h"
-#include "tapir/ops/matmul.h"
-#include "tapir/ops/recurrent_impl.h"
-#include "tapir/ops/reduce.h"
+#include "tapir/ops/join/join.h"
+#include "tapir/ops/linear/matmul.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/recurrent/lstm_gates.h"
+#include "tapir/ops/recurrent/recurrent_impl.h"
+#include "tapir/ops/reduce/reduce.h"
 
 namespace tapir::nn {
 namespace {

@@ -10,7 +10,7 @@
 #pragma once
 
 #include "tapir/nn/module.h"
-#include "tapir/ops/recurrent.h"
+#include "tapir/ops/recurrent/lstm_gates.h"
 
 namespace tapir::nn {
 

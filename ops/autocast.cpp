@@ -3,7 +3,7 @@
 
 #include "tapir/autograd/log_impl.h"
 #include "tapir/core/autocast_impl.h"
-#include "tapir/ops/copy.h"
+#include "tapir/ops/make/copy.h"
 
 namespace tapir {
 namespace {

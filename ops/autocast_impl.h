@@ -3,7 +3,7 @@
 
 #include "tapir/core/autocast.h"
 #include "tapir/core/thread_impl.h"
-#include "tapir/ops/kernels/elementwise.h"
+#include "tapir/ops/elementwise/elementwise_kernels.h"
 
 namespace tapir::detail {
 

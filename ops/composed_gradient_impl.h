@@ -5,9 +5,9 @@
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/tape.h"
-#include "tapir/ops/copy.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/reduce.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/make/copy.h"
+#include "tapir/ops/reduce/reduce.h"
 
 namespace tapir {
 

@@ -1,8 +1,8 @@
-# Writes OUT, one NAME(op) a line and sorted, from the lines of DIR/ops/*.cpp, DIR/optim/*.cpp and DIR/autograd/trace/*.cpp that
+# Writes OUT, one NAME(op) a line and sorted, from the lines of DIR/ops, DIR/optim and DIR/autograd/trace that
 # begin with MACRO(op, for TAPIR_OP, which becomes TAPIR_OP_NAME(op), for TAPIR_FORM, TAPIR_PLAIN_FORM, TAPIR_VIEW_FORM, TAPIR_RANDOM_FORM,
 # TAPIR_INTO_FORM, TAPIR_IN_PLACE_FORM, TAPIR_PART_FORM, TAPIR_DATA_SIZED_FORM and TAPIR_UPDATE_FORM, which become TAPIR_FORM_NAME(op), and for TAPIR_ONNX, which
 # becomes TAPIR_ONNX_NAME(op).
-file(GLOB sources ${DIR}/ops/*.cpp ${DIR}/optim/*.cpp ${DIR}/autograd/trace/*.cpp)
+file(GLOB sources ${DIR}/ops/*.cpp ${DIR}/ops/*/*.cpp ${DIR}/optim/*.cpp ${DIR}/autograd/trace/*.cpp ${DIR}/autograd/trace/*/*.cpp)
 # WITHOUT: leaves out the files, WITHOUT_NAMES: the ops that match it.
 if(WITHOUT)
     list(FILTER sources EXCLUDE REGEX "${WITHOUT}")

@@ -7,11 +7,11 @@
 
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/operand_counts_impl.h"
-#include "tapir/autograd/trace/names_impl.h"
+#include "tapir/autograd/op_names_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/thread_impl.h"
-#include "tapir/ops/elementwise_impl.h"
-#include "tapir/ops/fused_impl.h"
+#include "tapir/ops/elementwise/elementwise_impl.h"
+#include "tapir/ops/forms_impl.h"
 
 namespace tapir {
 
@@ -30,10 +30,6 @@ std::vector<const OpInfo*> all_ops() {
     return ops;
 }
 
-#define TAPIR_FORM_NAME(name) extern const OpForm name##_form;
-#include "tapir/ops/op_list.inc"
-#undef TAPIR_FORM_NAME
-
 void FormCall::fail_input(int i) const {
     throw detail::TooFewInputs(fmt::format("graph: an op is given {} input{}, and needs at least {}", count, count == 1 ? "" : "s", i + 1), i + 1);
 }
@@ -46,9 +42,8 @@ namespace {
 
 using Forms = std::unordered_map<std::string_view, const OpForm*>;
 const Forms& all_forms() {
-    static const Forms* forms = [] {
+    static const Forms* forms = [] {  // never freed: used until the program ends
         auto* all = new Forms{
-        // never freed: used until the program ends
 #define TAPIR_FORM_NAME(name) {#name, &name##_form},
 #include "tapir/ops/op_list.inc"
 #undef TAPIR_FORM_NAME

@@ -11,8 +11,8 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/state_reader_impl.h"
 #include "tapir/core/thread_impl.h"
-#include "tapir/ops/elementwise_impl.h"
-#include "tapir/ops/make.h"
+#include "tapir/ops/elementwise/elementwise_impl.h"
+#include "tapir/ops/make/make.h"
 #include "tapir/optim/update_impl.h"
 
 namespace tapir::optim {

@@ -6,17 +6,18 @@
 #include <limits>
 #include <unordered_set>
 
-#include "tapir/autograd/profiler.h"
 #include "tapir/autograd/tape.h"
+#include "tapir/autograd/watch/profiler.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/elementwise_impl.h"
-#include "tapir/ops/indexing.h"
-#include "tapir/ops/make.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/elementwise/elementwise_impl.h"
+#include "tapir/ops/join/join.h"
+#include "tapir/ops/make/make.h"
 #include "tapir/ops/on_stream_impl.h"
-#include "tapir/ops/reduce.h"
+#include "tapir/ops/reduce/extreme.h"
+#include "tapir/ops/reduce/reduce.h"
 #include "tapir/optim/update_impl.h"
 
 namespace tapir::optim {

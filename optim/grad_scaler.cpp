@@ -10,13 +10,14 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/state_reader_impl.h"
 #include "tapir/core/thread_impl.h"
-#include "tapir/ops/copy.h"
-#include "tapir/ops/elementwise.h"
+#include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/kernels/optimizer.h"
-#include "tapir/ops/make.h"
+#include "tapir/ops/make/copy.h"
+#include "tapir/ops/make/make.h"
 #include "tapir/ops/on_stream_impl.h"
-#include "tapir/ops/reduce.h"
-#include "tapir/ops/view.h"
+#include "tapir/ops/reduce/extreme.h"
+#include "tapir/ops/reduce/reduce.h"
+#include "tapir/ops/view/view.h"
 
 namespace tapir::optim {
 namespace {

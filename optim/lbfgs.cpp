@@ -6,16 +6,17 @@
 #include <utility>
 
 #include "tapir/autograd/meta_impl.h"
-#include "tapir/autograd/profiler.h"
+#include "tapir/autograd/watch/profiler.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/state_reader_impl.h"
 #include "tapir/core/thread_impl.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/indexing.h"
-#include "tapir/ops/make.h"
-#include "tapir/ops/reduce.h"
-#include "tapir/ops/view.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/join/join.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/reduce/extreme.h"
+#include "tapir/ops/reduce/reduce.h"
+#include "tapir/ops/view/view.h"
 #include "tapir/optim/rule_impl.h"
 
 namespace tapir::optim {

@@ -19,9 +19,9 @@
 #include <type_traits>
 
 #include "tapir/autograd/op_form.h"
-#include "tapir/autograd/watch_impl.h"
+#include "tapir/autograd/watch/watch_impl.h"
 #include "tapir/core/tensor.h"
-#include "tapir/ops/copy.h"
+#include "tapir/ops/make/copy.h"
 
 namespace tapir::optim {
 

@@ -9,7 +9,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/state_reader_impl.h"
 #include "tapir/core/thread_impl.h"
-#include "tapir/ops/make.h"
+#include "tapir/ops/make/make.h"
 #include "tapir/optim/rule_impl.h"
 
 namespace tapir::optim {

@@ -9,7 +9,7 @@
 
 #include "tapir/autograd/meta_impl.h"
 #include "tapir/core/device_impl.h"
-#include "tapir/ops/kernels/elementwise.h"
+#include "tapir/ops/elementwise/elementwise_kernels.h"
 #include "tapir/ops/kernels/optimizer.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/optim/optimizer.h"

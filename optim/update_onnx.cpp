@@ -2,7 +2,8 @@
 // next of these. The arithmetic is that of ops/kernels/optimizer_rules.def; numbers that depend on the step are computed in float64.
 #include <cmath>
 
-#include "tapir/autograd/onnx_form.h"
+#include "tapir/ops/elementwise/mask.h"
+#include "tapir/ops/onnx_form.h"
 
 namespace tapir {
 namespace {

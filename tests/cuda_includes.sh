@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$1"
 [[ -f cuda/context.h ]] || { echo "$1 is not the source tree" >&2; exit 2; }
-folders=(tapir.h core autograd ops nn optim examples bench tests)
+folders=(tapir.h graph.h onnx.h debug.h runtime.h core autograd ops nn optim examples bench tests)
 headers='cuda|cublas|cudnn|cufft|curand|cusparse|cusolver|nccl|nvrtc|nvToolsExt|nvtx|driver_types|device_launch|thrust/|cub/|mma\.h|tapir/cuda/'
 found=$(grep -rnE "^[[:space:]]*#[[:space:]]*include[[:space:]]*[<\"]($headers)" "${folders[@]}" |
     grep -vE '^tests/cuda(_emulator)?/' || true)

@@ -16,8 +16,8 @@
 #include "core/failing_malloc.h"
 #include "ops/samples.h"
 #include "tapir/autograd/checkpoint.h"
-#include "tapir/autograd/profiler.h"
 #include "tapir/autograd/trace/trace.h"
+#include "tapir/autograd/watch/profiler.h"
 #include "tapir/core/parallel.h"
 #include "tapir/tapir.h"
 

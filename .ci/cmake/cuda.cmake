@@ -20,7 +20,7 @@ macro(tapir_use_nvrtc)
     set_property(SOURCE ${PROJECT_SOURCE_DIR}/cuda/fused.cpp PROPERTY COMPILE_DEFINITIONS
                  TAPIR_HAVE_NVRTC=1 TAPIR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
     set(headers cuda/fused.cuh cuda/positions.cuh cuda/unroll.cuh cuda/scalar.cuh cuda/elementwise_functions.cuh
-                ops/kernels/scalar_functions.h ops/elementwise.def)
+                ops/kernels/scalar_functions.h ops/elementwise/elementwise.def)
     list(TRANSFORM headers PREPEND ${PROJECT_SOURCE_DIR}/)
     set_property(SOURCE ${PROJECT_SOURCE_DIR}/cuda/fused.cpp PROPERTY OBJECT_DEPENDS ${headers})
 endmacro()

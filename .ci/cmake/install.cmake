@@ -14,17 +14,19 @@ else()
     set(TAPIR_ONNX_PC_LIBS "-lonnx_proto -lprotobuf")
 endif()
 
-# Public is every header outside ops/cpu, ops/kernels, a detail folder, *_impl.h and *_internal.h. The tests use this list too.
+# Public is every header outside ops/cpu, ops/kernels, a detail folder, *_impl.h, *_internal.h, *_cpu.h and *_kernels.h. The tests use this list too.
 file(GLOB_RECURSE TAPIR_PUBLIC_HEADERS CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} core/*.h autograd/*.h ops/*.h
      ops/*.def nn/*.h optim/*.h)
-list(FILTER TAPIR_PUBLIC_HEADERS EXCLUDE REGEX "^ops/(cpu|kernels)/|/detail/|_impl\\.h$|_internal\\.h$")
+list(FILTER TAPIR_PUBLIC_HEADERS EXCLUDE REGEX "^ops/(cpu|kernels)/|/detail/|_(impl|internal|cpu|kernels)\\.h$")
 if(EXISTS ${PROJECT_SOURCE_DIR}/tapir.h)
-    list(APPEND TAPIR_PUBLIC_HEADERS tapir.h runtime.h)
+    list(APPEND TAPIR_PUBLIC_HEADERS tapir.h graph.h onnx.h debug.h runtime.h)
 endif()
 foreach(header ${TAPIR_PUBLIC_HEADERS})
     cmake_path(GET header PARENT_PATH folder)
     install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tapir/${folder})
 endforeach()
+
+install(FILES ${elementwise_rows} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tapir/core)
 
 install(FILES core/gdb/tapir_gdb.py DESTINATION ${CMAKE_INSTALL_DATADIR}/tapir)  # also in the library: for `source` in ~/.gdbinit
 

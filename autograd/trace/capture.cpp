@@ -7,7 +7,7 @@
 //
 // What cannot be captured runs between the stretches as ever: what draws random numbers, reads values, has sizes that depend on data or
 // graphs inside, is on other devices, and what is found out only when it is tried (CannotCapture). Updates are written after all.
-#include "tapir/autograd/trace/frame_impl.h"
+#include "tapir/autograd/trace/run/frame_impl.h"
 
 #ifdef TAPIR_WITH_CUDA
 #include <algorithm>
@@ -17,8 +17,8 @@
 #include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
-#include "tapir/ops/fused_impl.h"
-#include "tapir/ops/matmul.h"
+#include "tapir/autograd/trace/run/fused_impl.h"
+#include "tapir/ops/linear/matmul.h"
 
 namespace tapir::detail {
 

@@ -13,8 +13,8 @@
 #include "tapir/autograd/trace/check_trace_impl.h"
 #include "tapir/autograd/trace/compare_run_impl.h"
 #include "tapir/autograd/trace/control_flow_impl.h"
-#include "tapir/autograd/trace/names_impl.h"
-#include "tapir/autograd/trace/runner_impl.h"
+#include "tapir/autograd/trace/graph/names_impl.h"
+#include "tapir/autograd/trace/run/runner_impl.h"
 #include "tapir/autograd/trace/sequence_loops_impl.h"
 #include "tapir/autograd/trace/tracer_impl.h"
 #include "tapir/core/autocast_impl.h"
@@ -24,9 +24,12 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/module_name.h"
 #include "tapir/core/out_of_memory_impl.h"
-#include "tapir/ops/compare.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/reduce.h"
+#include "tapir/ops/elementwise/compare.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/elementwise/mask.h"
+#include "tapir/ops/forms_impl.h"
+#include "tapir/ops/reduce/extreme.h"
+#include "tapir/ops/reduce/reduce.h"
 
 namespace tapir::detail {
 namespace {
@@ -234,12 +237,12 @@ class Comparison {
 
     // Numbers that are computed from named dimensions: in the program they are operands.
     void skip_numbers() {
-        for (; at_ < graph_.nodes().size() && graph_.nodes()[at_]->op == "number"; ++at_) compute(*graph_.nodes()[at_]);
+        for (; at_ < graph_.nodes().size() && graph_.nodes()[at_]->is(number_form); ++at_) compute(*graph_.nodes()[at_]);
     }
 
     // Copies that only one of the two makes: x.contiguous() copies or not as the sizes are.
     void skip_copies() {
-        const auto is_copy = [](const Graph& graph, std::size_t at) { return at < graph.nodes().size() && graph.nodes()[at]->op == "clone"; };
+        const auto is_copy = [](const Graph& graph, std::size_t at) { return at < graph.nodes().size() && graph.nodes()[at]->is(clone_form); };
         while (is_copy(graph_, at_) != is_copy(program_.graph, theirs_)) {
             if (is_copy(graph_, at_)) {
                 compute(*graph_.nodes()[at_++]);
@@ -255,8 +258,8 @@ class Comparison {
 
     // Whether the program calls the same op next, of the same operands; those that ops gave were compared before.
     bool compare_calls(const Graph::Node& mine, const Graph::Node& its) {
-        if (mine.op != its.op || mine.inputs.size() != its.inputs.size() || mine.results.size() != its.results.size()) {
-            const bool same_op = mine.op == its.op;
+        if (mine.op() != its.op() || mine.inputs.size() != its.inputs.size() || mine.results.size() != its.results.size()) {
+            const bool same_op = mine.op() == its.op();
             if (same_op && parts_differ(mine, its)) return false;
             return differs(its.loc,
                            fmt::format("the graph goes on with {}, the program with {}{}: it went another way{}", at_line(mine), at_line(its),
@@ -313,7 +316,7 @@ class Comparison {
         for (std::size_t k = 0; k < mine.results.size(); ++k) {
             const auto known = program_.values.find(its.results[k]);
             if (known == program_.values.end()) continue;  // a view that was made anew
-            const bool is_unset = mine.op.substr(0, 5) == "empty";
+            const bool is_unset = mine.op().substr(0, 5) == "empty";
             const Tensor& graphs = values_.at(mine.results[k]);
             if (is_unset && type_of(graphs) == type_of(known->second)) {
                 values_[mine.results[k]] = known->second;
@@ -345,7 +348,7 @@ class Comparison {
             const Ran program = run_part(programs[i]);
             const CheckTraceResult inner = Comparison(*graphs[i].graph, program, graphs[i].inputs, options_, loc_).run();
             if (inner.ok) continue;
-            differs(inner.where, fmt::format("{}; in {}{}", inner.message, mine.op == "cond" ? "" : "the first step of ", at_line(its)));
+            differs(inner.where, fmt::format("{}; in {}{}", inner.message, mine.is(cond_form) ? "" : "the first step of ", at_line(its)));
             return true;
         }
         return false;
@@ -465,7 +468,7 @@ CheckTraceResult check_trace(const Graph& graph, const TracedFunction& fn, const
         const Ran program = run_program(graph, fn, inputs, loc);
         return std::pair(Comparison(graph, program, inputs, tolerances, loc).run(), sequence_loops.were_met);
     };
-    const bool has_scans = std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const auto& node) { return node->op == "scan"; });
+    const bool has_scans = std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const auto& node) { return node->is(scan_form); });
     auto [result, has_sequences] = compare(has_scans);
     if (!result.ok && has_scans && has_sequences) {  // the scans may be others
         const CheckTraceResult step_by_step = compare(false).first;

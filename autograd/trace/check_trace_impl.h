@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "tapir/autograd/trace/graph.h"
-#include "tapir/autograd/trace/traced_function.h"
+#include "tapir/autograd/trace/graph/graph.h"
+#include "tapir/autograd/traced_function.h"
 
 namespace tapir::detail {
 

@@ -9,12 +9,13 @@
 #include <optional>
 #include <unordered_map>
 
-#include "tapir/autograd/trace/detach_impl.h"
 #include "tapir/autograd/trace/fit_impl.h"
-#include "tapir/autograd/trace/names_impl.h"
-#include "tapir/autograd/trace/runner_impl.h"
+#include "tapir/autograd/trace/graph/detach_impl.h"
+#include "tapir/autograd/trace/graph/names_impl.h"
+#include "tapir/autograd/trace/run/runner_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
+#include "tapir/ops/forms_impl.h"
 
 namespace tapir::detail {
 namespace {
@@ -33,7 +34,7 @@ class RunComparison {
         for (std::size_t n = 0; n < std::min(mine.size(), its.size()); ++n) {
             const Graph::Node &x = *mine[n], &y = *its[n];
             if (gives_nothing(x) && gives_nothing(y)) continue;
-            if (x.op != y.op || x.inputs.size() != y.inputs.size() || x.results.size() != y.results.size()) {
+            if (x.op() != y.op() || x.inputs.size() != y.inputs.size() || x.results.size() != y.results.size()) {
                 return has_ones_ ? std::string() : fmt::format("the graph goes on with {}, the program with {}", at_line(x), at_line(y));
             }
             std::string how = difference_of_operands(x, y);
@@ -52,11 +53,11 @@ class RunComparison {
     static std::vector<const Graph::Node*> calls_of(const Graph& graph) {
         std::vector<const Graph::Node*> calls;
         for (const auto& node : graph.nodes()) {
-            if (node->op != "number" && !gives_operand(*node)) calls.push_back(node.get());
+            if (!node->is(number_form) && !gives_operand(*node)) calls.push_back(node.get());
         }
         return calls;
     }
-    static bool gives_operand(const Graph::Node& node) { return node.op == "clone" || is_gradient_stop(node.attributes().form()); }
+    static bool gives_operand(const Graph::Node& node) { return node.is(clone_form) || is_gradient_stop(node.attributes().form()); }
     static const Graph::Value& source_of(const Graph::Value* value) {
         while (value->maker && gives_operand(*value->maker)) value = value->maker->inputs[0];
         return *value;
@@ -81,7 +82,7 @@ class RunComparison {
                 return fmt::format("operand {} is the parameter {} in the graph, {} in the program", i, mine.name, its.name);
             }
             if (its.kind != Graph::Kind::constant) continue;
-            const bool is_number = mine.maker && mine.maker->op == "number";
+            const bool is_number = mine.maker && mine.maker->is(number_form);
             if (is_number ? !is_same_number(*mine.maker, its.data) : mine.kind == Graph::Kind::constant && !same_elements(mine.data, its.data)) {
                 return fmt::format("operand {}, which no op made, is {} in the graph, {} in the program", i,
                                    is_number ? fmt::format("{}", value_of(*mine.maker).value_or(NAN)) : shown(mine.data), shown(its.data));

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "tapir/autograd/trace/graph.h"
+#include "tapir/autograd/trace/graph/graph.h"
 
 namespace tapir::detail {
 

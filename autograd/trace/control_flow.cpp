@@ -10,8 +10,9 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
-#include "tapir/ops/arrange.h"
-#include "tapir/ops/view.h"
+#include "tapir/ops/join/join.h"
+#include "tapir/ops/view/view.h"
+#include "tapir/ops/view/view_composed.h"
 
 namespace tapir {
 

@@ -12,7 +12,7 @@
 // not make: TapeError. Results are new tensors: one that was given or captured is copied. (PyTorch: torch.cond, torch.while_loop, torch.scan.)
 #pragma once
 
-#include "tapir/autograd/trace/traced_function.h"
+#include "tapir/autograd/traced_function.h"
 
 namespace tapir {
 

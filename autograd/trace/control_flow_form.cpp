@@ -4,8 +4,9 @@
 #include "tapir/autograd/trace/control_flow_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/thread_impl.h"
-#include "tapir/ops/make.h"
-#include "tapir/ops/view.h"
+#include "tapir/ops/forms_impl.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/view/view.h"
 
 namespace tapir {
 namespace detail {
@@ -154,27 +155,27 @@ static void put_results(Tensor*, Written) {}
 }  // namespace detail
 
 std::vector<detail::NodePart> detail::parts_of(const Attributes& attributes) {
-    const std::string_view op = attributes.form().op;
+    const OpForm* op = &attributes.form();
     // The inputs of a part: so many of the first operands, then what it uses beside, from `used` on.
     const auto part = [&](const char* name, const std::shared_ptr<const Graph>& graph, std::size_t first, std::size_t used) {
         NodePart made{name, graph, {}, 0, 0};
-        for (std::size_t i = 0; i < part_of(graph, attributes.form().op, first).inputs().size(); ++i) {
+        for (std::size_t i = 0; i < part_of(graph, op->op, first).inputs().size(); ++i) {
             made.operands.push_back(static_cast<int>(i < first ? i : used + i - first));
         }
         return made;
     };
-    if (op == "cond") {
+    if (op == &cond_form) {
         const auto& a = *static_cast<const CondAttrs*>(attributes.data());
         NodePart taken = part("then_branch", a.then_branch, 0, 1), other = part("else_branch", a.else_branch, 0, 1 + taken.operands.size());
         return {std::move(taken), std::move(other)};
     }
-    if (op == "while_loop") {
+    if (op == &while_loop_form) {
         const auto& a = *static_cast<const WhileAttrs*>(attributes.data());
         const std::size_t carries = part_of(a.body, "while_loop", 0).outputs().size();
         NodePart condition = part("condition", a.condition, carries, carries), body = part("body", a.body, carries, condition.operands.size());
         return {std::move(condition), std::move(body)};
     }
-    if (op == "scan") {
+    if (op == &scan_form) {
         const auto& a = *static_cast<const ScanAttrs*>(attributes.data());
         NodePart body = part("body", a.body, 0, 0);
         body.slices_from = static_cast<int>(a.carries);

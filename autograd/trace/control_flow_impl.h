@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "tapir/autograd/op_form.h"
-#include "tapir/autograd/trace/graph.h"
-#include "tapir/autograd/trace/traced_function.h"
+#include "tapir/autograd/trace/graph/graph.h"
+#include "tapir/autograd/traced_function.h"
 
 namespace tapir {
 

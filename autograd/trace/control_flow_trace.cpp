@@ -8,16 +8,18 @@
 #include "tapir/autograd/trace/control_flow.h"
 #include "tapir/autograd/trace/control_flow_impl.h"
 #include "tapir/autograd/trace/data_sizes_impl.h"
-#include "tapir/autograd/trace/detach_impl.h"
+#include "tapir/autograd/trace/graph/detach_impl.h"
 #include "tapir/autograd/trace/hint_impl.h"
 #include "tapir/autograd/trace/tracer_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/generator_impl.h"
 #include "tapir/core/thread_impl.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/indexing.h"
-#include "tapir/ops/reduce.h"
-#include "tapir/ops/view.h"
+#include "tapir/ops/arrange/unique.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/elementwise/mask.h"
+#include "tapir/ops/join/join.h"
+#include "tapir/ops/reduce/reduce.h"
+#include "tapir/ops/view/view.h"
 
 namespace tapir::detail {
 namespace {
@@ -94,7 +96,7 @@ Tensors vjp(const Graph& graph, const Tensors& inputs, const Tensors& cotangents
             loc,
             "{} at {} draws random numbers in a branch or loop that is traced, whose gradient runs it again and would draw others: draw them "
             "before, and use them in it",
-            node->op, file_and_line(node->loc));
+            node->op(), file_and_line(node->loc));
     }
     const CallerScope caller(loc);
     Tape tape(TapeOptions{}, loc);

@@ -5,16 +5,18 @@
 #include <set>
 
 #include "tapir/autograd/trace/control_flow_impl.h"
-#include "tapir/autograd/trace/infer_impl.h"
+#include "tapir/autograd/trace/graph/infer_impl.h"
+#include "tapir/autograd/trace/graph/names_impl.h"
 #include "tapir/autograd/trace/join_graphs_impl.h"
-#include "tapir/autograd/trace/names_impl.h"
-#include "tapir/autograd/trace/runner_impl.h"
+#include "tapir/autograd/trace/run/runner_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/thread_impl.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/make.h"
-#include "tapir/ops/reduce.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/forms_impl.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/reduce/extreme.h"
+#include "tapir/ops/reduce/reduce.h"
 
 namespace tapir::detail {
 
@@ -57,9 +59,9 @@ namespace {
 
 // Whether the op finds these sizes of its result itself: one that is left, which is -1 for reshape, those of its operand for expand.
 bool finds_sizes(const Graph::Node& node, const std::vector<std::size_t>& places) {
-    if (node.op != "reshape" && node.op != "expand") return false;
+    if (!node.is(reshape_form) && !node.is(expand_form)) return false;
     const std::vector<SymInt>&from = node.inputs[0]->shape, &to = node.results[0]->shape;
-    if (node.op == "reshape") {  // what is left of no elements could be any size
+    if (node.is(reshape_form)) {  // what is left of no elements could be any size
         const auto is_empty = [](const SymInt& size) { return size == SymInt(0); };
         const auto empty = static_cast<std::size_t>(std::count_if(to.begin(), to.end(), is_empty));
         return places.empty() || (places.size() == 1 && (empty == 0 || (empty == 1 && is_empty(to[places[0]]))));
@@ -72,12 +74,12 @@ bool finds_sizes(const Graph::Node& node, const std::vector<std::size_t>& places
 void leave_to_op(std::vector<Graph>& graphs, std::size_t n, const std::vector<std::size_t>& places) {
     if (places.empty()) return;
     const Graph::Node& first = *graphs[0].nodes()[n];
-    const std::string op = first.op;
+    const std::string_view op = first.op();
     const std::size_t rank = first.results[0]->shape.size();
     for (Graph& graph : graphs) {
         if (n >= graph.nodes().size()) continue;  // what the program does depends on sizes: Union says so
         Graph::Node& node = *graph.nodes()[n];
-        if (node.op != op || node.results[0]->shape.size() != rank) continue;
+        if (node.op() != op || node.results[0]->shape.size() != rank) continue;
         std::vector<SymInt> shape = node.results[0]->shape;
         for (const std::size_t d : places) shape[d] = -1;
         graph.edit_attributes(&node).set("shape", shape);
@@ -124,12 +126,12 @@ Values given_to(const Graph& part, const NodePart& of, const Graph::Node& node, 
 // Calls fn with the same part of a node of all graphs, as copies that it may change. Graphs that do something else there are left out.
 template <class Fn>
 void each_part(std::vector<Graph>& graphs, std::size_t n, const Fn& fn) {
-    const std::string op = graphs[0].nodes()[n]->op;
+    const std::string_view op = graphs[0].nodes()[n]->op();
     for (const NodePart& part : parts_of(graphs[0].nodes()[n]->attributes())) {
         std::vector<Graph*> owners;
         std::vector<Graph> copies;
         for (Graph& graph : graphs) {
-            if (n >= graph.nodes().size() || graph.nodes()[n]->op != op) continue;
+            if (n >= graph.nodes().size() || graph.nodes()[n]->op() != op) continue;
             owners.push_back(&graph);
             copies.push_back(*std::get<std::shared_ptr<const Graph>>(graph.nodes()[n]->attributes().get(part.name)));
         }
@@ -206,11 +208,11 @@ void follow_data_sizes(Graph& graph, const Values& given, int& next, const Loc& 
         if (node->results.empty() || !made.count(node->results[0])) continue;
         const std::uint64_t own = data_sized(node->attributes());
         for (std::size_t k = 0; k < node->results.size() && k < 64; ++k) {
-            if (own >> k & 1) node->results[k]->shape[0] = SymInt::dim(fmt::format("{}_{}", node->op, next++));
+            if (own >> k & 1) node->results[k]->shape[0] = SymInt::dim(fmt::format("{}_{}", node->op(), next++));
         }
         const int clipped = clipped_dim(node->attributes(), node->inputs);
         if (own == 0) infer_again(*node, next, loc);
-        if (clipped >= 0) node->results[0]->shape[static_cast<std::size_t>(clipped)] = SymInt::dim(fmt::format("{}_{}", node->op, next++));
+        if (clipped >= 0) node->results[0]->shape[static_cast<std::size_t>(clipped)] = SymInt::dim(fmt::format("{}_{}", node->op(), next++));
     }
 }
 
@@ -252,7 +254,7 @@ bool same_but_copies(const Graph& a, const Graph& b) {
     const auto ops_of = [](const Graph& graph) {
         std::vector<const Graph::Node*> ops;
         for (const auto& node : graph.nodes()) {
-            if (node->op != "clone") ops.push_back(node.get());
+            if (!node->is(clone_form)) ops.push_back(node.get());
         }
         return ops;
     };
@@ -266,13 +268,13 @@ bool same_but_copies(const Graph& a, const Graph& b) {
     };
     const std::vector<const Graph::Node*> mine = ops_of(a), others = ops_of(b);
     return std::equal(mine.begin(), mine.end(), others.begin(), others.end(),
-                      [&](const Graph::Node* x, const Graph::Node* y) { return x->op == y->op && same_parts(*x, *y); });
+                      [&](const Graph::Node* x, const Graph::Node* y) { return x->op() == y->op() && same_parts(*x, *y); });
 }
 
 std::string first_difference(const Graph& a, const Graph& b) {
     const auto at = [](const Graph& graph, std::size_t n) { return n < graph.nodes().size() ? at_line(*graph.nodes()[n]) : std::string("nothing"); };
     std::size_t n = 0;
-    while (n < a.nodes().size() && n < b.nodes().size() && a.nodes()[n]->op == b.nodes()[n]->op) ++n;
+    while (n < a.nodes().size() && n < b.nodes().size() && a.nodes()[n]->op() == b.nodes()[n]->op()) ++n;
     return fmt::format("the program runs {}, and with other data {}", at(a, n), at(b, n));
 }
 
@@ -289,7 +291,7 @@ std::string taken_from_data(std::vector<Graph>& graphs, const Graph& b) {
     };
     for (std::size_t n = 0; n < a.nodes().size(); ++n) {
         const Graph::Node &x = *a.nodes()[n], &y = *b.nodes()[n];
-        if (x.op != y.op) return {};
+        if (x.op() != y.op()) return {};
         for (std::size_t i = 0; i < x.inputs.size(); ++i) {
             if (!is_same_in_runs(*x.inputs[i], *y.inputs[i])) return at_line(x) + ": it works on other values with other data";
         }

@@ -15,7 +15,7 @@
 
 #include <fmt/format.h>
 
-#include "tapir/autograd/trace/rewrite_impl.h"
+#include "tapir/autograd/trace/passes/rewrite_impl.h"
 
 namespace tapir::detail {
 namespace {

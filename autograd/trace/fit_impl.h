@@ -5,13 +5,10 @@
 #include <span>
 #include <vector>
 
-#include "tapir/autograd/trace/sym_int.h"
+#include "tapir/autograd/sym_int.h"
 #include "tapir/core/dtype.h"
 
 namespace tapir::detail {
-
-/// Rounded towards minus infinity; b > 0.
-inline std::int64_t floor_div(std::int64_t a, std::int64_t b) noexcept { return a / b - (a % b < 0 ? 1 : 0); }
 
 /// Which sizes of the named dimensions to try, the first being given: enough to find products of them, and one more to see whether
 /// what was found is right. far: what is added to some for a last one, since a size that strides make smaller stays the same for a while.

@@ -2,10 +2,10 @@
 #pragma once
 
 #include "tapir/autograd/trace/check_trace.h"
-#include "tapir/autograd/trace/compiled_graph.h"
 #include "tapir/autograd/trace/control_flow.h"
-#include "tapir/autograd/trace/grad.h"
-#include "tapir/autograd/trace/graph.h"
-#include "tapir/autograd/trace/graph_file.h"
-#include "tapir/autograd/trace/passes.h"
+#include "tapir/autograd/trace/graph/grad.h"
+#include "tapir/autograd/trace/graph/graph.h"
+#include "tapir/autograd/trace/graph/graph_file.h"
+#include "tapir/autograd/trace/passes/passes.h"
+#include "tapir/autograd/trace/run/compiled_graph.h"
 #include "tapir/autograd/trace/trace.h"

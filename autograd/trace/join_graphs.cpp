@@ -10,12 +10,13 @@
 
 #include "tapir/autograd/trace/data_sizes_impl.h"
 #include "tapir/autograd/trace/fit_impl.h"
-#include "tapir/autograd/trace/infer_impl.h"
-#include "tapir/autograd/trace/names_impl.h"
-#include "tapir/autograd/trace/runner_impl.h"
+#include "tapir/autograd/trace/graph/infer_impl.h"
+#include "tapir/autograd/trace/graph/names_impl.h"
+#include "tapir/autograd/trace/run/runner_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
+#include "tapir/ops/forms_impl.h"
 
 namespace tapir::detail {
 namespace {
@@ -28,7 +29,7 @@ bool same_attribute(const Attribute& a, const Attribute& b) {
 
 // Whether this attribute may be a whole number in a real one's place, full({}, double(n)): the result's dtype is another attribute's matter.
 bool keeps_whole_numbers(const Graph::Node& node, const std::string& name) {
-    bool is_scalar = false, has_dtype = node.op == "fill";
+    bool is_scalar = false, has_dtype = node.is(fill_form);
     Attributes copy = node.attributes();
     copy.each([&](const Field& field) {
         is_scalar |= field.kind == Field::Kind::scalar && name == field.name;
@@ -64,7 +65,7 @@ class Union {
         const std::size_t count = std::min(a.nodes().size(), b.nodes().size());
         for (std::size_t n = 0; n < count; ++n) {
             const Graph::Node &x = *a.nodes()[n], &y = *b.nodes()[n];
-            if (x.op != y.op || x.inputs.size() != y.inputs.size() || x.results.size() != y.results.size()) fail_differs(&x, &y, g);
+            if (x.op() != y.op() || x.inputs.size() != y.inputs.size() || x.results.size() != y.results.size()) fail_differs(&x, &y, g);
             for (std::size_t i = 0; i < x.inputs.size(); ++i) {
                 if (!is_same_in_runs(*x.inputs[i], *y.inputs[i])) fail_differs(&x, &y, g);
             }
@@ -84,7 +85,7 @@ class Union {
         same("what is read", a.guards(), b.guards(), [](const Graph::Guard& x) { return x.value->number; });
     }
     [[noreturn]] void fail_differs(const Graph::Node* x, const Graph::Node* y, std::size_t g) {
-        if (x && y && x->op == y->op && x->results.size() != y->results.size()) {
+        if (x && y && x->op() == y->op() && x->results.size() != y->results.size()) {
             fail<TapeError>(
                 loc_,
                 "trace: {} gives {} tensors with {}, {} with {}: the program goes step by step along a dimension with a name: leave it without "
@@ -161,9 +162,9 @@ class Union {
 
     // How many windows there are, by their definition: few samples tell little of a size that many strides have made small.
     std::optional<SymInt> windows_along(const Graph::Node& node, std::size_t d, const std::vector<std::int64_t>& numbers) const {
-        const bool is_convolution = node.op == "convolution";
+        const bool is_convolution = node.is(convolution_form);
         const auto of_input = sizes_.find(node.inputs.empty() ? nullptr : node.inputs[0]);
-        if ((!is_convolution && node.op != "max_pool" && node.op != "avg_pool") || d < 2) return std::nullopt;
+        if ((!is_convolution && !node.is(max_pool_form) && !node.is(avg_pool_form)) || d < 2) return std::nullopt;
         if (of_input == sizes_.end() || of_input->second.size() <= d || of_input->second[d].formula.is_number()) return std::nullopt;
         const std::size_t dims = node.inputs[0]->shape.size() - 2;
         const auto number_of = [&](std::string_view wanted, std::int64_t otherwise) {
@@ -218,7 +219,7 @@ class Union {
             for (const Attribute& value : values) parts.push_back(*std::get<std::shared_ptr<const Graph>>(value));
             return join_parts(std::move(parts));
         }
-        if (std::holds_alternative<std::vector<SymInt>>(values[0])) return join_sizes(node.op == "reshape", values);
+        if (std::holds_alternative<std::vector<SymInt>>(values[0])) return join_sizes(node.is(reshape_form), values);
         std::vector<std::int64_t> numbers;
         for (const Attribute& value : values) {
             if (const auto* size = std::get_if<SymInt>(&value)) {
@@ -279,14 +280,13 @@ class Union {
             }
             found.emplace_back(value, *number);
         }
-        const OpForm& form = *find_form("number");
         for (const auto& [value, number] : found) {
-            Attributes attributes(form);
+            Attributes attributes(number_form);
             attributes.set("value", number.size);
             attributes.set("factor", number.factor);
             attributes.set("is_reciprocal", number.is_reciprocal);
             attributes.set("dtype", value->dtype);
-            whole.prepend(form, std::move(attributes), value);
+            whole.prepend(std::move(attributes), value);
         }
     }
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tapir/autograd/trace/graph.h"
+#include "tapir/autograd/trace/graph/graph.h"
 
 namespace tapir::detail {
 

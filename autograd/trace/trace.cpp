@@ -8,11 +8,11 @@
 #include "tapir/autograd/trace/check_trace_impl.h"
 #include "tapir/autograd/trace/data_sizes_impl.h"
 #include "tapir/autograd/trace/fit_impl.h"
+#include "tapir/autograd/trace/graph/infer_impl.h"
 #include "tapir/autograd/trace/hint_impl.h"
-#include "tapir/autograd/trace/infer_impl.h"
 #include "tapir/autograd/trace/join_graphs_impl.h"
-#include "tapir/autograd/trace/rewrite_impl.h"
-#include "tapir/autograd/trace/runner_impl.h"
+#include "tapir/autograd/trace/passes/rewrite_impl.h"
+#include "tapir/autograd/trace/run/runner_impl.h"
 #include "tapir/autograd/trace/sequence_loops_impl.h"
 #include "tapir/autograd/trace/tracer_impl.h"
 #include "tapir/autograd/trace/turn_bound_impl.h"
@@ -21,6 +21,7 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/thread_impl.h"
+#include "tapir/ops/arrange/combine.h"
 
 namespace tapir::detail {
 namespace {

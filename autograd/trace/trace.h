@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "tapir/autograd/trace/compiled_graph.h"
-#include "tapir/autograd/trace/graph.h"
-#include "tapir/autograd/trace/traced_function.h"
+#include "tapir/autograd/trace/graph/graph.h"
+#include "tapir/autograd/trace/run/compiled_graph.h"
+#include "tapir/autograd/traced_function.h"
 
 namespace tapir {
 

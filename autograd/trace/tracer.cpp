@@ -8,13 +8,14 @@
 #include "tapir/autograd/meta_impl.h"
 #include "tapir/autograd/tape.h"
 #include "tapir/autograd/trace/outside_trace_impl.h"
-#include "tapir/autograd/trace/runner_impl.h"
+#include "tapir/autograd/trace/run/runner_impl.h"
 #include "tapir/autograd/users_function_impl.h"
 #include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/module_name.h"
 #include "tapir/core/trace_mark_impl.h"
+#include "tapir/ops/forms_impl.h"
 
 namespace tapir::detail {
 namespace {
@@ -290,7 +291,7 @@ Graph::Value* Tracer::used(Seen& s, Graph::Value* value, const Loc& loc) {
     if (s.stop != GradientStop::custom_function && no_grad_depth() > no_grad_ && (!is_in_forward || s.is_of_forward)) return value;
     if (s.stop == GradientStop::written && !has_gradient(s.before)) s.stop = GradientStop::detached;
     if (s.stopped_of != value) {
-        Graph::Node* node = append(form_of(s.stop), Attributes(form_of(s.stop)), {value}, loc);
+        Graph::Node* node = append(Attributes(form_of(s.stop)), {value}, loc);
         s.stopped = graph_.add_result(node, value->dtype, value->device, value->shape);
         s.stopped_of = value;
     }
@@ -378,8 +379,8 @@ void Tracer::set_module(std::size_t from, const ModuleName* module, const Loc& l
     }
 }
 
-Graph::Node* Tracer::append(const OpForm& form, Attributes attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc) {
-    Graph::Node* node = graph_.append(form, std::move(attributes), inputs);
+Graph::Node* Tracer::append(Attributes attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc) {
+    Graph::Node* node = graph_.append(std::move(attributes), inputs);
     describe(node, loc);
     return node;
 }
@@ -395,7 +396,7 @@ Graph::Value* Tracer::current(Seen& s, const Loc& loc) {
         s.version = version;
         return whole;
     }
-    Graph::Node* view = append(s.view->attributes().form(), s.view->attributes(), {whole}, loc);
+    Graph::Node* view = append(s.view->attributes(), {whole}, loc);
     for (const Graph::Value* result : s.view->results) graph_.add_result(view, result->dtype, result->device, result->shape);
     s.value = view->results[static_cast<std::size_t>(s.piece)];
     s.version = version;
@@ -517,16 +518,16 @@ void Tracer::put_back(Seen& whole, const Seen& part, const Loc& loc) {
         whole.value = part.value;
         return;
     }
-    const std::string& op = part.view->op;
-    const Attributes& how = part.view->attributes();
+    const Graph::Node& view = *part.view;
+    const Attributes& how = view.attributes();
     Graph::Node* node = nullptr;
-    if (op == "transpose") {
-        node = append(how.form(), how, {part.value}, loc);
-    } else if (op == "reshape") {
+    if (view.is(transpose_form)) {
+        node = append(how, {part.value}, loc);
+    } else if (view.is(reshape_form)) {
         Attributes back(how.form());
         back.set("shape", whole.value->shape, loc);
-        node = append(how.form(), std::move(back), {part.value}, loc);
-    } else if (op == "permute") {
+        node = append(std::move(back), {part.value}, loc);
+    } else if (view.is(permute_form)) {
         const auto dims = std::get<std::vector<SymInt>>(how.get("dims", loc));
         std::vector<SymInt> back(dims.size());
         for (std::size_t d = 0; d < dims.size(); ++d) {
@@ -534,10 +535,10 @@ void Tracer::put_back(Seen& whole, const Seen& part, const Loc& loc) {
         }
         Attributes attributes(how.form());
         attributes.set("dims", back, loc);
-        node = append(how.form(), std::move(attributes), {part.value}, loc);
-    } else if (op == "pieces") {
+        node = append(std::move(attributes), {part.value}, loc);
+    } else if (view.is(pieces_form)) {
         const bool drops = std::get<bool>(how.get("drop", loc));
-        Attributes attributes(*find_form(drops ? "select_scatter" : "slice_scatter"));
+        Attributes attributes(drops ? select_scatter_form : slice_scatter_form);
         attributes.set("dim", how.get("dim", loc));
         if (drops) {
             attributes.set("index", SymInt(part.piece));
@@ -549,14 +550,13 @@ void Tracer::put_back(Seen& whole, const Seen& part, const Loc& loc) {
             attributes.set("end", start + sizes[static_cast<std::size_t>(part.piece)]);
             attributes.set("step", SymInt(1));
         }
-        const OpForm& form = attributes.form();
-        node = append(form, std::move(attributes), {whole.value, part.value}, loc);
-    } else if (const OpForm* scatter = find_form((op + "_scatter").c_str())) {
+        node = append(std::move(attributes), {whole.value, part.value}, loc);
+    } else if (const OpForm* scatter = find_form(fmt::format("{}_scatter", view.op()).c_str())) {
         Attributes attributes(*scatter);
         for (const auto& [name, attribute] : how.all()) attributes.set(name, attribute, loc);
-        node = append(*scatter, std::move(attributes), {whole.value, part.value}, loc);
+        node = append(std::move(attributes), {whole.value, part.value}, loc);
     } else {
-        fail<TapeError>(loc, "trace: writing into a view that {} made is nothing that a graph can hold", op);
+        fail<TapeError>(loc, "trace: writing into a view that {} made is nothing that a graph can hold", view.op());
     }
     whole.value = graph_.add_result(node, whole.value->dtype, whole.value->device, whole.value->shape);
 }
@@ -606,7 +606,7 @@ void Tracer::end(const RecordArgs& ran) {
         for (int k = 0; k < ran.output_count; ++k) is_written |= ran.outputs[k] == x.impl();
         inputs.push_back(used(s, is_written ? s.value : current(s, ran.loc), ran.loc));
     }
-    Graph::Node* node = append(*form, Attributes(*form, ran.attrs), inputs, ran.loc);
+    Graph::Node* node = append(Attributes(*form, ran.attrs), inputs, ran.loc);
     last_line_ = detail::caller(ran.loc);
     for (int k = 0; k < ran.output_count; ++k) {
         TensorImpl* out = ran.outputs[k];
@@ -673,7 +673,8 @@ void Tracer::read(const char* what, const Tensor& x, const Loc& caller) {
     if (!is_address && is_fixed(value)) return;
     if (reads_ == TraceOptions::Reads::refuse) {
         const Graph::Node* maker = value->maker;
-        const std::string made = maker ? fmt::format("that {} made at {}", maker->op, file_and_line(maker->loc)) : fmt::format("of {}", value->name);
+        const std::string made =
+            maker ? fmt::format("that {} made at {}", maker->op(), file_and_line(maker->loc)) : fmt::format("of {}", value->name);
         fail<TapeError>(
             loc,
             "trace: {}(){} reads a value {}: what the program does next may depend on it, but a graph does always the "

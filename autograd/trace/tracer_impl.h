@@ -8,9 +8,9 @@
 #include <unordered_map>
 
 #include "tapir/autograd/meta_impl.h"
-#include "tapir/autograd/trace/detach_impl.h"
+#include "tapir/autograd/trace/graph/detach_impl.h"
 #include "tapir/autograd/trace/trace.h"
-#include "tapir/autograd/watch_impl.h"
+#include "tapir/autograd/watch/watch_impl.h"
 
 namespace tapir::detail {
 
@@ -118,7 +118,7 @@ class Tracer : public OpWatcher {
     static bool has_gradient(const Graph::Value* value);
     void note_stop_of_write(Seen& s, Graph::Value* before) const;
     void note_write(Seen& s, Graph::Value* value, const Loc& loc);
-    Graph::Node* append(const OpForm& form, Attributes attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc);
+    Graph::Node* append(Attributes attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc);
     void note_constant(TensorImpl* made);
     struct Leaf {
         KeptGradient kept;

@@ -1,7 +1,7 @@
 // Three classifiers of Fashion-MNIST (Xiao, Rasul and Vollgraf 2017): softmax regression, a perceptron of two hidden layers, and a
 // convolutional network after LeNet-5 (LeCun et al. 1998). The data are Debian's package dataset-fashion-mnist.
 #include <fmt/format.h>
-#include <tapir/autograd/trace/graphs.h>
+#include <tapir/graph.h>
 #include <tapir/nn/data/data.h>
 #include <tapir/tapir.h>
 
@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #ifdef TAPIR_WITH_ONNX  // where libonnx-dev was there
-#include <tapir/autograd/trace/onnx/onnx.h>
+#include <tapir/onnx.h>
 #endif
 
 #include "../common/log.h"

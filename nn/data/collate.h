@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "tapir/core/tensor.h"
-#include "tapir/ops/indexing.h"
-#include "tapir/ops/make.h"
+#include "tapir/ops/join/join.h"
+#include "tapir/ops/make/make.h"
 
 namespace tapir::data {
 

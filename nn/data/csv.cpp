@@ -11,6 +11,7 @@
 #include "tapir/core/io/inflate_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/nn/data/text.h"
+#include "tapir/ops/reduce/reduce.h"
 
 namespace tapir::data {
 namespace {

@@ -10,8 +10,8 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/io/inflate_impl.h"
 #include "tapir/core/make_impl.h"
-#include "tapir/ops/indexing.h"
-#include "tapir/ops/view.h"
+#include "tapir/ops/join/join.h"
+#include "tapir/ops/view/view.h"
 
 namespace tapir::data {
 namespace {

@@ -19,7 +19,7 @@
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/state_reader_impl.h"
 #include "tapir/core/thread_impl.h"
-#include "tapir/ops/make.h"
+#include "tapir/ops/make/make.h"
 
 namespace tapir::data::detail {
 namespace {

@@ -28,7 +28,7 @@
 #include <utility>
 #include <vector>
 
-#include "tapir/autograd/profiler.h"
+#include "tapir/autograd/watch/profiler.h"
 #include "tapir/core/arguments.h"
 #include "tapir/core/generator.h"
 #include "tapir/core/named_tensor.h"

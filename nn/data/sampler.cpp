@@ -8,6 +8,7 @@
 
 #include "tapir/core/fail_impl.h"
 #include "tapir/nn/data/dataset.h"
+#include "tapir/ops/view/view.h"
 
 namespace tapir::data {
 namespace {

@@ -19,13 +19,14 @@
 #include <string_view>
 #include <vector>
 
-#include "tapir/autograd/listing_impl.h"
 #include "tapir/autograd/log_impl.h"
-#include "tapir/autograd/trace/graph.h"
+#include "tapir/autograd/trace/graph/graph.h"
+#include "tapir/autograd/watch/listing_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/format.h"
 #include "tapir/core/module_name.h"
 #include "tapir/core/own_lines_impl.h"
+#include "tapir/ops/arrange/unique.h"
 
 namespace tapir::summary {
 namespace {
@@ -322,7 +323,7 @@ class EntriesOfGraph {
         if (const auto place = place_.find(&value); place != place_.end()) entry.inputs.push_back(place->second);
     }
     void add_node(const Graph::Node& node) {
-        Entry entry{node.op, "", false, node.module, node.module_call};
+        Entry entry{std::string(node.op()), "", false, node.module, node.module_call};
         std::string shape, attributes, numbers;
         for (const Graph::Value* input : node.inputs) {
             add_inputs(entry, *input);

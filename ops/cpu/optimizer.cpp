@@ -2,7 +2,8 @@
 #include "tapir/ops/kernels/optimizer.h"
 
 #include "tapir/ops/cpu/math_impl.h"
-#include "tapir/ops/cpu/reduce_simd.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/reduce/reduce_simd_cpu.h"
 
 namespace tapir::kernels {
 namespace TAPIR_ISA {

@@ -6,7 +6,7 @@
 
 #include "../fails.h"
 #include "tapir/autograd/log_impl.h"
-#include "tapir/autograd/watch_impl.h"
+#include "tapir/autograd/watch/watch_impl.h"
 #include "tapir/core/gdb/hooks_impl.h"
 #include "tapir/tapir.h"
 

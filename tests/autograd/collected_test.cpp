@@ -10,7 +10,7 @@
 #include "tapir/autograd/function.h"
 #include "tapir/autograd/gradcheck.h"
 #include "tapir/autograd/meta_impl.h"
-#include "tapir/autograd/watch_impl.h"
+#include "tapir/autograd/watch/watch_impl.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;

@@ -76,7 +76,7 @@ const std::vector<Write>& writes() {
     static const std::vector<Write> list = {
 #define TAPIR_BINARY(op, types, ...) {#op, [](Tensor x, const Tensor& w) { x.op##_(w); }},
 #define TAPIR_TERNARY(op, ...) {#op, [](Tensor x, const Tensor& w) { x.op##_(w + 0.25, w * 0.5); }},
-#include "tapir/ops/elementwise.def"
+#include "tapir/ops/elementwise/elementwise.def"
         {"+=", [](Tensor x, const Tensor& w) { x += w; }},
         {"/=", [](Tensor x, const Tensor& w) { x /= w; }},
         {"lerp of a number", [](Tensor x, const Tensor& w) { x.lerp_(w.expand(x.shape()), 0.3); }},

@@ -1,6 +1,6 @@
 // A user's program that links Tapir::onnx: a model is traced, written as ONNX, and read again.
-#include <tapir/autograd/trace/graphs.h>
-#include <tapir/autograd/trace/onnx/onnx.h>
+#include <tapir/graph.h>
+#include <tapir/onnx.h>
 #include <tapir/tapir.h>
 
 #include <cstdio>

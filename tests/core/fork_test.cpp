@@ -9,7 +9,6 @@
 
 using namespace tapir;
 
-#if !defined(__SANITIZE_THREAD__)
 TEST_CASE("a child of fork() runs large ops, on its one thread") {
     const int before = num_threads();
     set_num_threads(2);
@@ -31,4 +30,3 @@ TEST_CASE("a child of fork() runs large ops, on its one thread") {
     CHECK(num_threads() == 2);  // of the parent
     set_num_threads(before);
 }
-#endif

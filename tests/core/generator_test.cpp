@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tapir/core/generator.h"
-#include "tapir/ops/kernels/random.h"
+#include "tapir/ops/random/random_kernels.h"
 
 using namespace tapir;
 

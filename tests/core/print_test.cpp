@@ -8,9 +8,9 @@
 
 #include "tapir/autograd/tape.h"
 #include "tapir/core/format.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/make.h"
-#include "tapir/ops/view.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/view/view.h"
 
 using namespace tapir;
 

@@ -126,7 +126,8 @@ TEST_CASE("data() is in row-major order, unless asked for as it lies") {
     CHECK(t.contiguous().data<float>()[1] == 4);
     FAILS(DTypeError, "data: the tensor holds float32, not float64", t.data<double>(strided));
     const Tensor image = conv2d(ones({1, 2, 4, 4}), ones({3, 2, 3, 3}));
-    CHECK(!image.is_contiguous());
+    CHECK(image.is_contiguous() == !TAPIR_ONEDNN);
+    if (image.is_contiguous()) return;
     FAILS(ValueError, "data: the tensor of shape (1, 3, 2, 2) is not contiguous", image.data<float>());
 }
 

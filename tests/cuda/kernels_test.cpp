@@ -29,7 +29,7 @@ struct Register : Kernel {
     static Register registered_##name(#name, reinterpret_cast<void (*)()>(&tapir::gpu::name));
 #include "tests/all_kernels.h"  // made by the build: the headers that declare any
 
-#include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/elementwise/elementwise_impl.h"
 
 using namespace tapir;
 

@@ -1,6 +1,6 @@
 // Linear algebra on a CUDA device against the CPU: single matrices and batches small and large, which go to different routines,
 // gradients, and what the device finds wrong with a matrix. Vectors are compared up to their signs.
-#include "tapir/ops/kernels/linalg.h"
+#include "tapir/ops/linalg/linalg_kernels.h"
 
 #include "../fails.h"
 #include "compare.h"

@@ -1,6 +1,6 @@
 // The gates of recurrent cells on a CUDA device: few and many columns and children, and gates in any layout.
 #include "compare.h"
-#include "tapir/ops/recurrent_impl.h"
+#include "tapir/ops/recurrent/recurrent_impl.h"
 
 using namespace tapir;
 using namespace tapir::test;

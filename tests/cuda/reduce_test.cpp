@@ -1,6 +1,8 @@
 // Reductions and scans on a CUDA device against the CPU's: each way that the kernels take, by size, layout and dtype.
-#include "tapir/ops/reduce.h"
+#include "tapir/ops/reduce/reduce.h"
 #include "check.h"
+#include "tapir/ops/reduce/extreme.h"
+#include "tapir/ops/scan/scan.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -9,10 +11,11 @@
 
 #include "tapir/autograd/tape.h"
 #include "tapir/core/stream.h"
-#include "tapir/ops/copy.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/make.h"
-#include "tapir/ops/view.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/elementwise/mask.h"
+#include "tapir/ops/make/copy.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/view/view.h"
 
 using namespace tapir;
 

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "compare.h"
-#include "tapir/ops/attention_impl.h"
+#include "tapir/ops/attention/attention_impl.h"
 
 using namespace tapir;
 using namespace tapir::test;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cusolverDn.h"
-#include "tapir/ops/lapack_impl.h"
+#include "tapir/ops/linalg/lapack_impl.h"
 
 namespace lapack = tapir::lapack;
 

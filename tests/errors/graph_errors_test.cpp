@@ -2,10 +2,10 @@
 #include <catch2/catch.hpp>
 
 #include "tapir/autograd/log_impl.h"
-#include "tapir/autograd/onnx_form.h"
 #include "tapir/autograd/trace/graphs.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
+#include "tapir/ops/onnx_form.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -65,9 +65,11 @@ TEST_CASE("functions that no graph can hold") {
             },
             {{"x", x3(), {"n"}}});
     });
+#if !defined(__SANITIZE_THREAD__)  // which touches all of the memory, tens of gigabytes
     throws<TapeError>("no formula of the named dimensions gives its shape", [] {
         trace([](const Tensor& x) { return zeros({x.size(0) * x.size(0) * x.size(0) * x.size(0) * x.size(0)}); }, {{"x", x3(), {"n"}}});
     });
+#endif
     throws<TapeError>("an operand of it that no op made depends on the sizes",
                       [] { trace([](const Tensor& x) { return x * std::sqrt(static_cast<double>(x.size(0))); }, {{"x", x3(), {"n"}}}); });
     throws<TapeError>("a tensor of shape (3,) was made in the trace in a way that a graph cannot hold",

@@ -9,8 +9,8 @@
 #include "input.h"
 #include "run_graph.h"
 #include "tapir/autograd/op_form.h"
-#include "tapir/autograd/trace/graph.h"
-#include "tapir/autograd/trace/passes.h"
+#include "tapir/autograd/trace/graph/graph.h"
+#include "tapir/autograd/trace/passes/passes.h"
 #if TAPIR_WITH_ONNX
 #include "tapir/autograd/trace/onnx/onnx.h"
 #endif

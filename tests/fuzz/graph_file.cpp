@@ -1,6 +1,6 @@
 // Files of graphs: each is a FileError or a graph that is whole, whose constants, indices among them, are as the file has them, and that
 // gives errors or results when it is run.
-#include "tapir/autograd/trace/graph_file.h"
+#include "tapir/autograd/trace/graph/graph_file.h"
 
 #include "input.h"
 #include "run_graph.h"

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "tapir/autograd/trace/graph.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/make.h"
+#include "tapir/autograd/trace/graph/graph.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/make/make.h"
 
 namespace fuzz {
 
@@ -29,7 +29,7 @@ inline Tensor input_of(const Graph::Value& value, const DimSizes& sizes) {
 
 inline bool has_loop(const Graph& graph) {
     return std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const auto& node) {
-        if (node->op == "while_loop") return true;
+        if (node->op() == "while_loop") return true;
         const auto all = node->attributes().all();
         return std::any_of(all.begin(), all.end(), [](const auto& attribute) {
             const auto* part = std::get_if<std::shared_ptr<const Graph>>(&attribute.second);

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "tapir/ops/matmul_impl.h"
+#include "tapir/ops/linear/matmul_impl.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;

@@ -1,5 +1,5 @@
 // DLPack: arrays made by hand come in, tensors go out, and the deleter runs once.
-#include "tapir/ops/dlpack.h"
+#include "tapir/ops/make/dlpack.h"
 #include "../fails.h"
 #include "../nn/check.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "samples.h"
-#include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/elementwise/elementwise_impl.h"
 
 using namespace tapir;
 using tapir::test::Call;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tapir/core/parallel.h"
-#include "tapir/ops/gemm_impl.h"
+#include "tapir/ops/linear/gemm_impl.h"
 
 namespace {
 

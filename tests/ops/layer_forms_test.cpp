@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <functional>
 
-#include "tapir/autograd/trace/compiled_graph.h"
+#include "tapir/autograd/trace/run/compiled_graph.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/tapir.h"
 
@@ -18,7 +18,7 @@ template <class Fn>
 std::string attributes_of(const Fn& fn, const std::vector<TraceInput>& inputs) {
     const Graph graph = trace(fn, inputs);
     REQUIRE(graph.nodes().size() == 1);
-    std::string text = graph.nodes()[0]->op;
+    std::string text(graph.nodes()[0]->op());
     for (const auto& [name, value] : graph.nodes()[0]->attributes().all()) text += " " + name + "=" + to_string(value);
     return text;
 }
@@ -159,7 +159,7 @@ TEST_CASE("a traced training step calls one kernel for the gradient of a layer, 
             },
             {{"x", x}});
         std::string list;
-        for (const auto& node : graph.nodes()) list += node->op + " ";
+        for (const auto& node : graph.nodes()) list += std::string(node->op()) + " ";
         return list;
     };
     CHECK(ops_of([&](const Tensor& t) { return cross_entropy(t, targets); }) == "detach cross_entropy ones cross_entropy_backward ");

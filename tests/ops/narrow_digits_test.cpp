@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "samples.h"
-#include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;

@@ -5,7 +5,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "tapir/ops/elementwise_impl.h"
+#include "tapir/ops/elementwise/elementwise_impl.h"
 
 namespace tapir::test {
 namespace {
@@ -133,7 +133,7 @@ const CallFn elementwise_calls[] = {
 #define TAPIR_COMPARE(name, ...) TAPIR_BINARY(name, )
 #define TAPIR_TERNARY(name, ...) [](const std::vector<Tensor>& x) { return tapir::name(x[0], x[1], x[2]); },
 #define TAPIR_RULE_ROWS
-#include "tapir/ops/elementwise.def"
+#include "tapir/ops/elementwise/elementwise.def"
 };
 
 // PyTorch's spelling where it is not the row's name.

@@ -268,7 +268,7 @@ TEST_CASE("a graph puts gradients of parts back by name, for other sizes, too", 
     const Graph graph = trace(fn, {{"x", numbers({4, 3}), {"batch"}}});
     INFO(graph.str());
     std::set<std::string> ops;
-    for (const auto& node : graph.nodes()) ops.insert(node->op);
+    for (const auto& node : graph.nodes()) ops.emplace(node->op());
     CHECK(ops.count("select_scatter") == 1);
     CHECK(ops.count("slice_scatter") == 1);
     for (const std::int64_t n : {4, 6, 9}) {

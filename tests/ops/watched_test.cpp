@@ -9,9 +9,9 @@
 #include <string>
 
 #include "samples.h"
-#include "tapir/autograd/watch_impl.h"
+#include "tapir/autograd/watch/watch_impl.h"
 #include "tapir/core/gdb/hooks_impl.h"
-#include "tapir/ops/make_impl.h"
+#include "tapir/ops/make/make_impl.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;

@@ -7,8 +7,8 @@
 #include "../fails.h"
 #include "steps.h"
 #include "tapir/autograd/trace/check_trace.h"
-#include "tapir/autograd/trace/graph_file.h"
-#include "tapir/autograd/trace/passes.h"
+#include "tapir/autograd/trace/graph/graph_file.h"
+#include "tapir/autograd/trace/passes/passes.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/tapir.h"
 

@@ -2,7 +2,7 @@
 #include <cstdio>
 
 #include "tapir/autograd/trace/control_flow.h"
-#include "tapir/autograd/trace/graph_file.h"
+#include "tapir/autograd/trace/graph/graph_file.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/tapir.h"
 

@@ -7,17 +7,18 @@
 #include <unordered_set>
 #include <utility>
 
-#include "tapir/autograd/onnx_form.h"
 #include "tapir/autograd/trace/onnx/onnx.h"
 #include "tapir/autograd/trace/onnx/proto_impl.h"
-#include "tapir/autograd/trace/runner_impl.h"
+#include "tapir/autograd/trace/run/runner_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/io/file_impl.h"
 #include "tapir/core/io/shown_impl.h"
 #include "tapir/core/module_name.h"
 #include "tapir/core/out_of_memory_impl.h"
-#include "tapir/ops/copy.h"
-#include "tapir/ops/make.h"
+#include "tapir/ops/elementwise/mask.h"
+#include "tapir/ops/make/copy.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/onnx_form.h"
 
 namespace tapir {
 namespace {
@@ -418,7 +419,7 @@ class Writer final : public OnnxBuilder {
         is_data_dependent_ = std::any_of(node.inputs.begin(), node.inputs.end(), [&](const Graph::Value* v) { return unsure_.count(v) > 0; });
         number_dtype = node.results.empty() ? DType::float32 : node.results[0]->dtype;
         try {
-            const OnnxForm* form = find_onnx(node.op.c_str());
+            const OnnxForm* form = find_onnx(node.form().op);
             if (!form) throw OnnxRefusal{""};
             OnnxValues inputs;
             OnnxList<OnnxCall::Info> infos, results;
@@ -456,7 +457,7 @@ class Writer final : public OnnxBuilder {
     // depth: how many subgraphs were open before.
     void refuse(const Graph::Node& node, const std::string& why, std::size_t depth) {
         while (stack_.size() > depth) close_graph();
-        refused_.push_back(fmt::format("{} ({}){}{}", node.op, where(node), why.empty() ? "" : ": ", why));
+        refused_.push_back(fmt::format("{} ({}){}{}", node.op(), where(node), why.empty() ? "" : ": ", why));
         for (const Graph::Value* result : node.results) bind(result, OnnxValue(*this, fresh_number(), result->dtype));
     }
 

@@ -8,11 +8,11 @@
 #include <unordered_set>
 
 #include "tapir/autograd/tape.h"
+#include "tapir/autograd/trace/graph/infer_impl.h"
 #include "tapir/autograd/trace/hint_impl.h"
-#include "tapir/autograd/trace/infer_impl.h"
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/autograd/trace/outside_trace_impl.h"
-#include "tapir/autograd/trace/passes.h"
+#include "tapir/autograd/trace/passes/passes.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/autograd/trace/turn_bound_impl.h"
 #include "tapir/core/autocast_impl.h"
@@ -21,7 +21,7 @@
 #include "tapir/core/memory_bound_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/stream.h"
-#include "tapir/ops/make.h"
+#include "tapir/ops/make/make.h"
 
 namespace tapir {
 namespace detail {

@@ -3,15 +3,20 @@
 #include <limits>
 
 #include "tapir/autograd/trace/onnx/import_impl.h"
-#include "tapir/ops/arrange.h"
-#include "tapir/ops/attention.h"
-#include "tapir/ops/convolution.h"
-#include "tapir/ops/copy.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/indexing.h"
-#include "tapir/ops/matmul.h"
-#include "tapir/ops/reduce.h"
-#include "tapir/ops/view.h"
+#include "tapir/ops/arrange/arrange.h"
+#include "tapir/ops/arrange/combine.h"
+#include "tapir/ops/attention/attention.h"
+#include "tapir/ops/convolution/convolution.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/elementwise/mask.h"
+#include "tapir/ops/index/gather.h"
+#include "tapir/ops/join/join.h"
+#include "tapir/ops/linear/matmul.h"
+#include "tapir/ops/make/copy.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/reduce/reduce.h"
+#include "tapir/ops/reduce/softmax.h"
+#include "tapir/ops/view/view.h"
 
 namespace tapir::detail {
 namespace {

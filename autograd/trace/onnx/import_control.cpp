@@ -6,11 +6,13 @@
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/autograd/trace/outside_trace_impl.h"
 #include "tapir/autograd/trace/turn_bound_impl.h"
-#include "tapir/ops/arrange.h"
-#include "tapir/ops/copy.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/indexing.h"
-#include "tapir/ops/view.h"
+#include "tapir/ops/arrange/arrange.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/join/join.h"
+#include "tapir/ops/make/copy.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/view/view.h"
+#include "tapir/ops/view/view_composed.h"
 
 namespace tapir::detail {
 namespace {
@@ -321,9 +323,10 @@ void scan_turns(Call& c, const LoopParts& loop, int64_t times, const std::vector
 
 bool draws(const onnx::GraphProto& graph) {
     return std::any_of(graph.node().begin(), graph.node().end(), [](const onnx::NodeProto& node) {
-        const std::string& op = node.op_type();
+        constexpr std::string_view drawing[] = {"Bernoulli",     "Multinomial",      "Dropout",          "RandomNormal",
+                                                "RandomUniform", "RandomNormalLike", "RandomUniformLike"};
         const auto is_drawn_in = [](const onnx::AttributeProto& attribute) { return attribute.has_g() && draws(attribute.g()); };
-        return op.starts_with("Random") || op == "Bernoulli" || op == "Multinomial" || op == "Dropout" ||
+        return std::find(std::begin(drawing), std::end(drawing), node.op_type()) != std::end(drawing) ||
             std::any_of(node.attribute().begin(), node.attribute().end(), is_drawn_in);
     });
 }

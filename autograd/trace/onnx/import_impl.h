@@ -18,7 +18,7 @@
 #include "tapir/autograd/trace/onnx/onnx.h"
 #include "tapir/autograd/trace/onnx/proto_impl.h"
 #include "tapir/core/fail_impl.h"
-#include "tapir/ops/make.h"
+#include "tapir/ops/make/make.h"
 
 namespace tapir::detail {
 

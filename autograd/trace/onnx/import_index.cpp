@@ -1,11 +1,15 @@
 // ONNX ops that pick elements, and put them in their places.
 #include "tapir/autograd/trace/onnx/import_impl.h"
-#include "tapir/ops/arrange.h"
-#include "tapir/ops/copy.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/indexing.h"
-#include "tapir/ops/reduce.h"
-#include "tapir/ops/view.h"
+#include "tapir/ops/arrange/combine.h"
+#include "tapir/ops/arrange/sort.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/elementwise/mask.h"
+#include "tapir/ops/index/gather.h"
+#include "tapir/ops/make/copy.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/reduce/extreme.h"
+#include "tapir/ops/reduce/reduce.h"
+#include "tapir/ops/view/view.h"
 
 namespace tapir::detail {
 namespace {

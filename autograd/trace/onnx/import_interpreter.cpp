@@ -16,8 +16,10 @@
 #include "tapir/core/module_name.h"
 #include "tapir/core/text_impl.h"
 #include "tapir/core/thread_impl.h"
-#include "tapir/ops/indexing.h"
-#include "tapir/ops/view.h"
+#include "tapir/ops/elementwise/mask.h"
+#include "tapir/ops/join/join.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/view/view.h"
 
 namespace tapir::detail {
 namespace {

@@ -1,7 +1,8 @@
 // ONNX ops on truth values, and those that give them.
 #include "tapir/autograd/trace/onnx/import_impl.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/view.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/elementwise/mask.h"
+#include "tapir/ops/view/view.h"
 
 namespace tapir::detail {
 namespace {

@@ -1,10 +1,12 @@
 // ONNX's losses.
 #include "tapir/autograd/trace/onnx/import_impl.h"
-#include "tapir/ops/copy.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/loss.h"
-#include "tapir/ops/reduce.h"
-#include "tapir/ops/view.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/loss/cross_entropy.h"
+#include "tapir/ops/loss/loss.h"
+#include "tapir/ops/make/copy.h"
+#include "tapir/ops/reduce/reduce.h"
+#include "tapir/ops/reduce/softmax.h"
+#include "tapir/ops/view/view.h"
 
 namespace tapir::detail {
 namespace {

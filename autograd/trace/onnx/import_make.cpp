@@ -3,13 +3,16 @@
 
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/autograd/trace/outside_trace_impl.h"
-#include "tapir/ops/arrange.h"
-#include "tapir/ops/copy.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/indexing.h"
-#include "tapir/ops/loss.h"
-#include "tapir/ops/reduce.h"
-#include "tapir/ops/view.h"
+#include "tapir/ops/arrange/combine.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/elementwise/mask.h"
+#include "tapir/ops/make/copy.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/random/dropout.h"
+#include "tapir/ops/random/random.h"
+#include "tapir/ops/reduce/reduce.h"
+#include "tapir/ops/scan/scan.h"
+#include "tapir/ops/view/view.h"
 
 namespace tapir::detail {
 namespace {

@@ -3,11 +3,14 @@
 #include <limits>
 
 #include "tapir/autograd/trace/onnx/import_impl.h"
-#include "tapir/ops/activation.h"
-#include "tapir/ops/copy.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/reduce.h"
-#include "tapir/ops/view.h"
+#include "tapir/ops/elementwise/activation.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/elementwise/mask.h"
+#include "tapir/ops/make/copy.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/reduce/extreme.h"
+#include "tapir/ops/reduce/reduce.h"
+#include "tapir/ops/view/view.h"
 
 namespace tapir::detail {
 namespace {

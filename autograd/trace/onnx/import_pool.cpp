@@ -4,13 +4,16 @@
 
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/autograd/trace/onnx/window_impl.h"
-#include "tapir/ops/convolution.h"
-#include "tapir/ops/copy.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/indexing.h"
-#include "tapir/ops/pooling.h"
-#include "tapir/ops/reduce.h"
-#include "tapir/ops/view.h"
+#include "tapir/ops/arrange/arrange.h"
+#include "tapir/ops/convolution/convolution.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/index/gather.h"
+#include "tapir/ops/make/copy.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/pooling/pooling.h"
+#include "tapir/ops/reduce/extreme.h"
+#include "tapir/ops/reduce/reduce.h"
+#include "tapir/ops/view/view.h"
 
 namespace tapir::detail {
 namespace {

@@ -3,12 +3,14 @@
 
 #include "tapir/autograd/trace/control_flow.h"
 #include "tapir/autograd/trace/onnx/import_impl.h"
-#include "tapir/ops/copy.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/indexing.h"
-#include "tapir/ops/matmul.h"
-#include "tapir/ops/recurrent.h"
-#include "tapir/ops/view.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/elementwise/mask.h"
+#include "tapir/ops/join/join.h"
+#include "tapir/ops/linear/matmul.h"
+#include "tapir/ops/make/copy.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/recurrent/lstm_gates.h"
+#include "tapir/ops/view/view.h"
 
 namespace tapir::detail {
 namespace {

@@ -3,9 +3,10 @@
 
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/autograd/trace/outside_trace_impl.h"
-#include "tapir/ops/arrange.h"
-#include "tapir/ops/indexing.h"
-#include "tapir/ops/view.h"
+#include "tapir/ops/join/join.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/view/view.h"
+#include "tapir/ops/view/view_composed.h"
 
 namespace tapir::detail {
 namespace {

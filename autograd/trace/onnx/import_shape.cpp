@@ -3,16 +3,17 @@
 #include <cstring>
 #include <numeric>
 
-#include "tapir/autograd/trace/detach_impl.h"
+#include "tapir/autograd/trace/graph/detach_impl.h"
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/autograd/trace/outside_trace_impl.h"
-#include "tapir/ops/arrange.h"
-#include "tapir/ops/copy.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/image.h"
-#include "tapir/ops/indexing.h"
-#include "tapir/ops/make.h"
-#include "tapir/ops/view.h"
+#include "tapir/ops/arrange/arrange.h"
+#include "tapir/ops/arrange/combine.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/image/interpolate.h"
+#include "tapir/ops/join/join.h"
+#include "tapir/ops/make/copy.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/view/view.h"
 
 namespace tapir::detail {
 namespace {

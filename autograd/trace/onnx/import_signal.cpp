@@ -5,12 +5,19 @@
 
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/autograd/trace/outside_trace_impl.h"
-#include "tapir/ops/copy.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/indexing.h"
-#include "tapir/ops/matmul.h"
-#include "tapir/ops/reduce.h"
-#include "tapir/ops/view.h"
+#include "tapir/ops/arrange/arrange.h"
+#include "tapir/ops/arrange/sort.h"
+#include "tapir/ops/arrange/unique.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/index/gather.h"
+#include "tapir/ops/join/join.h"
+#include "tapir/ops/linear/matmul.h"
+#include "tapir/ops/make/copy.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/reduce/extreme.h"
+#include "tapir/ops/reduce/reduce.h"
+#include "tapir/ops/scan/scan.h"
+#include "tapir/ops/view/view.h"
 
 namespace tapir::detail {
 namespace {

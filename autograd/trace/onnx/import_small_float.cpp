@@ -5,11 +5,13 @@
 
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/autograd/trace/outside_trace_impl.h"
-#include "tapir/ops/copy.h"
-#include "tapir/ops/counting.h"
-#include "tapir/ops/elementwise.h"
-#include "tapir/ops/indexing.h"
-#include "tapir/ops/view.h"
+#include "tapir/ops/arrange/counting.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/elementwise/mask.h"
+#include "tapir/ops/index/gather.h"
+#include "tapir/ops/make/copy.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/view/view.h"
 
 namespace tapir::detail {
 namespace {

@@ -8,8 +8,9 @@
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/core/io/file_impl.h"
 #include "tapir/core/make_impl.h"
-#include "tapir/ops/copy.h"
-#include "tapir/ops/elementwise.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/elementwise/mask.h"
+#include "tapir/ops/make/copy.h"
 
 namespace tapir::detail {
 namespace {

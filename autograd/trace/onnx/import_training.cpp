@@ -1,6 +1,7 @@
 // ONNX's preview of training: one step of an optimizer. R: the learning rate, T: the number of steps before; then x, gradients, states.
 #include "tapir/autograd/trace/onnx/import_impl.h"
-#include "tapir/ops/elementwise.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/elementwise/mask.h"
 
 namespace tapir::detail {
 namespace {

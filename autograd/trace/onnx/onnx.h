@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "tapir/autograd/trace/graph.h"
+#include "tapir/autograd/trace/graph/graph.h"
 #include "tapir/core/arguments.h"
 
 namespace tapir {

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <functional>
 
-#include "tapir/autograd/trace/passes.h"
+#include "tapir/autograd/trace/passes/passes.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/tapir.h"
 
@@ -12,7 +12,7 @@ namespace {
 
 int count_of(const Graph& graph, const std::string& op) {
     int count = 0;
-    for (const auto& node : graph.nodes()) count += node->op == op;
+    for (const auto& node : graph.nodes()) count += node->op() == op;
     return count;
 }
 

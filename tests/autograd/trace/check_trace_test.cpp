@@ -4,7 +4,7 @@
 #include "../../fails.h"
 #include "tapir/autograd/trace/check_trace.h"
 #include "tapir/autograd/trace/control_flow.h"
-#include "tapir/autograd/trace/passes.h"
+#include "tapir/autograd/trace/passes/passes.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;

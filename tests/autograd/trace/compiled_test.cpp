@@ -4,8 +4,8 @@
 
 #include "../../fails.h"
 #include "../../ops/samples.h"
-#include "tapir/autograd/trace/passes.h"
-#include "tapir/autograd/trace/runner_impl.h"
+#include "tapir/autograd/trace/passes/passes.h"
+#include "tapir/autograd/trace/run/runner_impl.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/core/parallel.h"
 #include "tapir/tapir.h"

@@ -4,10 +4,10 @@
 #include <thread>
 
 #include "../../fails.h"
-#include "tapir/autograd/profiler.h"
 #include "tapir/autograd/trace/control_flow.h"
-#include "tapir/autograd/trace/grad.h"
+#include "tapir/autograd/trace/graph/grad.h"
 #include "tapir/autograd/trace/trace.h"
+#include "tapir/autograd/watch/profiler.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;

@@ -3,7 +3,7 @@
 
 #include "../../fails.h"
 #include "tapir/autograd/trace/control_flow.h"
-#include "tapir/autograd/trace/grad.h"
+#include "tapir/autograd/trace/graph/grad.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/tapir.h"
 

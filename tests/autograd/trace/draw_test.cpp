@@ -6,7 +6,7 @@
 
 #include "../../fails.h"
 #include "passes_check.h"
-#include "tapir/autograd/trace/grad.h"
+#include "tapir/autograd/trace/graph/grad.h"
 #include "tapir/nn/nn.h"
 
 using namespace passes_check;
@@ -187,7 +187,7 @@ TEST_CASE("a long graph is drawn up to a limit") {
     Graph graph;
     Graph::Value* value = graph.add_input("x", float32, {2});
     const OpForm& form = *find_form("neg");
-    for (int i = 0; i < 10'500; ++i) value = graph.add_result(graph.append(form, Attributes(form), {value}), float32, {}, {2});
+    for (int i = 0; i < 10'500; ++i) value = graph.add_result(graph.append(Attributes(form), {value}), float32, {}, {2});
     graph.add_output("y", value);
     CHECK(count(graph.to_dot(), "and 501 more nodes") == 1);
 }

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "../../fails.h"
-#include "tapir/autograd/trace/passes.h"
+#include "tapir/autograd/trace/passes/passes.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/core/allocator.h"
 #include "tapir/tapir.h"

@@ -14,7 +14,7 @@ Graph small(const Tensor& w = tensor({{1.0F, 2.0F}, {3.0F, 4.0F}}).requires_grad
 
 Graph::Node* node_of(const Graph& graph, const std::string& op) {
     for (const auto& node : graph.nodes()) {
-        if (node->op == op) return node.get();
+        if (node->op() == op) return node.get();
     }
     FAIL("there is no " << op);
     return nullptr;

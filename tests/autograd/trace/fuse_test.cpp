@@ -4,8 +4,8 @@
 
 #include "../../sanitizers.h"
 #include "passes_check.h"
-#include "tapir/autograd/trace/grad.h"
-#include "tapir/autograd/trace/passes.h"
+#include "tapir/autograd/trace/graph/grad.h"
+#include "tapir/autograd/trace/passes/passes.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/tapir.h"
 

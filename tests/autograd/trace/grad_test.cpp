@@ -3,8 +3,8 @@
 
 #include "../../fails.h"
 #include "tapir/autograd/trace/control_flow.h"
-#include "tapir/autograd/trace/grad.h"
-#include "tapir/autograd/trace/passes.h"
+#include "tapir/autograd/trace/graph/grad.h"
+#include "tapir/autograd/trace/passes/passes.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/tapir.h"
 

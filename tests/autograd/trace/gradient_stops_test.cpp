@@ -8,8 +8,8 @@
 #include "tapir/autograd/checkpoint.h"
 #include "tapir/autograd/function.h"
 #include "tapir/autograd/trace/control_flow.h"
-#include "tapir/autograd/trace/grad.h"
-#include "tapir/autograd/trace/passes.h"
+#include "tapir/autograd/trace/graph/grad.h"
+#include "tapir/autograd/trace/passes/passes.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/tapir.h"
 
@@ -20,7 +20,7 @@ namespace {
 using Tensors = std::vector<Tensor>;
 
 int count_of(const Graph& graph, const std::string& op) {
-    const auto is_it = [&](const auto& node) { return node->op == op; };
+    const auto is_it = [&](const auto& node) { return node->op() == op; };
     return static_cast<int>(std::count_if(graph.nodes().begin(), graph.nodes().end(), is_it));
 }
 

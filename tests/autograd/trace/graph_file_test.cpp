@@ -4,8 +4,8 @@
 #include "../../fails.h"
 #include "../../nn/data/files.h"
 #include "tapir/autograd/trace/control_flow.h"
-#include "tapir/autograd/trace/graph_file.h"
-#include "tapir/autograd/trace/passes.h"
+#include "tapir/autograd/trace/graph/graph_file.h"
+#include "tapir/autograd/trace/passes/passes.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/tapir.h"
 

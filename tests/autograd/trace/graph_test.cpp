@@ -55,7 +55,7 @@ TEST_CASE("the listing of a graph can be read again") {
 TEST_CASE("a graph is edited") {
     Graph graph = small();
     Graph::Node* relu_node = graph.nodes()[1].get();
-    REQUIRE(relu_node->op == "relu");
+    REQUIRE(relu_node->op() == "relu");
     Graph::Node* other = graph.insert(relu_node, "leaky_relu", {relu_node->inputs[0]}, {{"negative_slope", 0.5}});
     CHECK(to_string(Attribute(other->results[0]->shape)) == "(batch, 2)");
     graph.replace(relu_node->results[0], other->results[0]);

@@ -3,7 +3,7 @@
 
 #include "../../fails.h"
 #include "../../nn/data/files.h"
-#include "tapir/autograd/trace/graph_file.h"
+#include "tapir/autograd/trace/graph/graph_file.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/core/made_loc_impl.h"
 #include "tapir/core/module_name.h"

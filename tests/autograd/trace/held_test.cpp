@@ -5,7 +5,7 @@
 #include "passes_check.h"
 #include "tapir/autograd/trace/check_trace.h"
 #include "tapir/autograd/trace/control_flow.h"
-#include "tapir/autograd/trace/grad.h"
+#include "tapir/autograd/trace/graph/grad.h"
 #include "tapir/core/generator.h"
 #include "tapir/tapir.h"
 

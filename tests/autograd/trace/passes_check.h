@@ -6,7 +6,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "tapir/autograd/trace/passes.h"
+#include "tapir/autograd/trace/passes/passes.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/tapir.h"
 
@@ -17,7 +17,7 @@ using namespace tapir;
 /// "mul tanh add": the ops of a graph in their order.
 inline std::string ops_of(const Graph& graph) {
     std::string ops;
-    for (const auto& node : graph.nodes()) ops += (ops.empty() ? "" : " ") + node->op;
+    for (const auto& node : graph.nodes()) ops += (ops.empty() ? "" : " ") + std::string(node->op());
     return ops;
 }
 

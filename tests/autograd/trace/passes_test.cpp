@@ -5,8 +5,8 @@
 #include "../../sanitizers.h"
 #include "passes_check.h"
 #include "tapir/autograd/trace/control_flow.h"
-#include "tapir/autograd/trace/grad.h"
-#include "tapir/autograd/trace/rewrite_impl.h"
+#include "tapir/autograd/trace/graph/grad.h"
+#include "tapir/autograd/trace/passes/rewrite_impl.h"
 
 using namespace passes_check;
 
@@ -462,7 +462,7 @@ TEST_CASE("passes know which ops give views", "[ops]") {
             for (std::size_t i = 0; i < arguments.size(); ++i) {
                 for (std::size_t k = 0; k < node->results.size(); ++k) {
                     if (!results[k].defined() || arguments[i].numel() == 0 || results[k].dtype() != node->results[k]->dtype) continue;
-                    INFO(node->op << ", input " << i << ", result " << k);
+                    INFO(node->op() << ", input " << i << ", result " << k);
                     const rewrite::Sharing sharing = rewrite::sharing_of(*node, i);
                     const bool shares = results[k].shares_storage(arguments[i]);
                     views += shares;

@@ -5,7 +5,7 @@
 #include "../../sanitizers.h"
 #include "passes_check.h"
 #include "tapir/autograd/trace/control_flow.h"
-#include "tapir/autograd/trace/grad.h"
+#include "tapir/autograd/trace/graph/grad.h"
 
 using namespace passes_check;
 using Tensors = std::vector<Tensor>;

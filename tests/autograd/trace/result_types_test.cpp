@@ -36,12 +36,12 @@ void check_nodes(const Graph& graph, Tally& tally, bool is_named) {
         for (const Graph::Value* result : node->results) results.push_back(type_of(*result));
         const ResultTypes stated = detail::result_types(node->attributes(), operands, {});
         if (stated.empty()) {
-            tally.unstated.insert(node->op);
+            tally.unstated.emplace(node->op());
             continue;
         }
-        tally.stated.insert(node->op);
+        tally.stated.emplace(node->op());
         (is_named ? tally.named : tally.compared)++;
-        INFO(node->op << " of " << shown(operands) << "\n  gives  " << shown(results) << "\n  stated " << shown(stated));
+        INFO(node->op() << " of " << shown(operands) << "\n  gives  " << shown(results) << "\n  stated " << shown(stated));
         if (shown(results).find("unknown") != std::string::npos) continue;  // data decides on it
         CHECK(shown(stated) == shown(results));
     }

@@ -223,7 +223,7 @@ TEST_CASE("a graph in a node is replaced by one with the same text") {
         return std::make_shared<const Graph>(branch);
     };
     Graph graph = trace([](const Tensor& x) { return cond(x.sum() > 0, [&] { return x * 2; }, [&] { return x * 3; }); }, {{"x", ones({20})}});
-    const auto node = std::find_if(graph.nodes().begin(), graph.nodes().end(), [](const auto& one) { return one->op == "cond"; });
+    const auto node = std::find_if(graph.nodes().begin(), graph.nodes().end(), [](const auto& one) { return one->op() == "cond"; });
     REQUIRE(node != graph.nodes().end());
     for (double factor : {10.0, 7.0, 5.0}) {
         graph.set_attribute(node->get(), "then_branch", times(factor));
@@ -233,7 +233,7 @@ TEST_CASE("a graph in a node is replaced by one with the same text") {
 
 TEST_CASE("attributes are set again and again") {
     Graph graph = trace([](const Tensor& x) { return softmax(clamp(x, 0, 1), 1) + 1; }, {{"x", ones({200, 200})}});
-    const auto node = std::find_if(graph.nodes().begin(), graph.nodes().end(), [](const auto& one) { return one->op == "clamp"; });
+    const auto node = std::find_if(graph.nodes().begin(), graph.nodes().end(), [](const auto& one) { return one->op() == "clamp"; });
     REQUIRE(node != graph.nodes().end());
     const Tensor x = full({200, 200}, 3.0);
     const auto run = [&](int k) {

@@ -4,7 +4,7 @@
 #include "../../fails.h"
 #include "tapir/autograd/trace/check_trace.h"
 #include "tapir/autograd/trace/control_flow.h"
-#include "tapir/autograd/trace/grad.h"
+#include "tapir/autograd/trace/graph/grad.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -12,7 +12,7 @@ using namespace tapir;
 namespace {
 
 bool has_op(const Graph& graph, const char* op) {
-    return std::any_of(graph.nodes().begin(), graph.nodes().end(), [&](const auto& node) { return node->op == op; });
+    return std::any_of(graph.nodes().begin(), graph.nodes().end(), [&](const auto& node) { return node->op() == op; });
 }
 
 Tensor lengths_for(std::int64_t batch, std::int64_t time) {

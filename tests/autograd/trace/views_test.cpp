@@ -5,7 +5,7 @@
 
 #include "../../fails.h"
 #include "../../sanitizers.h"
-#include "tapir/autograd/trace/passes.h"
+#include "tapir/autograd/trace/passes/passes.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/tapir.h"
 

@@ -6,7 +6,7 @@
 
 #include "../../ops/samples.h"
 #include "tapir/autograd/trace/control_flow.h"
-#include "tapir/autograd/trace/graph_file.h"
+#include "tapir/autograd/trace/graph/graph_file.h"
 #include "tapir/autograd/trace/trace.h"
 
 using namespace tapir;

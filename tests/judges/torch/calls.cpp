@@ -20,7 +20,7 @@ const std::vector<Call> elementwise_calls = {
     CALL(#name, (Scalar input, In other), tapir::name(input, other)),
 #define TAPIR_COMPARE(name, ...) TAPIR_BINARY(name, )
 #define TAPIR_TERNARY(name, ...) CALL(#name, (In a, In b, In c), tapir::name(a, b, c)),
-#include "tapir/ops/elementwise.def"
+#include "tapir/ops/elementwise/elementwise.def"
 };
 
 BagMode bag_mode(const std::string& word) { return word == "sum" ? BagMode::sum : word == "max" ? BagMode::max : BagMode::mean; }

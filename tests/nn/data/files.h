@@ -10,7 +10,7 @@
 
 #include "tapir/core/error.h"
 #include "tapir/core/io/npy.h"
-#include "tapir/ops/make.h"
+#include "tapir/ops/make/make.h"
 
 namespace files {
 

@@ -9,11 +9,11 @@
 
 #include "../../../fails.h"
 #include "../../../nn/data/files.h"
-#include "tapir/autograd/onnx_form.h"
+#include "tapir/ops/onnx_form.h"
 #include "tapir/autograd/op.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/trace/control_flow.h"
-#include "tapir/autograd/trace/grad.h"
+#include "tapir/autograd/trace/graph/grad.h"
 #include "tapir/autograd/trace/onnx/onnx.h"
 #include "tapir/autograd/trace/onnx/proto_impl.h"
 #include "tapir/autograd/trace/trace.h"

@@ -300,7 +300,7 @@ TEST_CASE("a model that is tried holds what is still needed only") {
     model.output(last);
     const Tensor image = ones({1, 1, 1000, 1000});
     for (const bool has_example : {false, true}) {
-        LoadOnnxOptions options{.trial_memory = 40 << 20};
+        LoadOnnxOptions options{.trial_memory = (TAPIR_ONEDNN ? 40 : 100) << 20};  // without oneDNN a convolution takes memory
         if (has_example) options.examples = {{"x", image}};
         CHECK(load_onnx_from_memory(model.bytes(), options).run({{"x", image}})[0].shape() == image.shape());
     }

@@ -7,7 +7,7 @@
 #include "../../../fails.h"
 #include "../../../nn/data/files.h"
 #include "models.h"
-#include "tapir/autograd/trace/grad.h"
+#include "tapir/autograd/trace/graph/grad.h"
 #include "tapir/autograd/trace/onnx/onnx.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/core/module_name.h"
@@ -89,7 +89,7 @@ TEST_CASE("a node has the name of the model's node: in listings, errors and draw
     CHECK(graph.nodes().back()->module->path == std::string("pick"));
     bool has_relu = false;
     for (const auto& node : graph.nodes())
-        has_relu |= node->op == "relu" && node->module->path == std::string("r");  // it has no name but its result's
+        has_relu |= node->op() == "relu" && node->module->path == std::string("r");  // it has no name but its result's
     CHECK(has_relu);
     CHECK(graph.str().find("import_test.cpp:" + std::to_string(line) + " \"/layer1/conv/Gemm\"") != std::string::npos);
     CHECK(graph.to_svg().find(">/layer1/conv/Gemm<title>Gemm<") != std::string::npos);
@@ -581,7 +581,7 @@ TEST_CASE("recurrent layers, of a fixed length and of any") {
         model.node("LSTM", {"x", "w", "r", "b"}, {"y", "h", "c"}).set("hidden_size", 4);
         model.output("y").output("h").output("c");
         const Graph graph = load_onnx_from_memory(model.bytes());
-        const auto is_scan = [](const auto& node) { return node->op == "scan"; };
+        const auto is_scan = [](const auto& node) { return node->op() == "scan"; };
         CHECK(std::any_of(graph.nodes().begin(), graph.nodes().end(), is_scan) == (time != "5"));  // few steps are written out
         for (const int steps : {5, 40, 7}) {
             if (time != "time" && time != std::to_string(steps)) continue;

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "tapir/autograd/trace/onnx/proto_impl.h"
-#include "tapir/ops/copy.h"
-#include "tapir/ops/make.h"
+#include "tapir/ops/make/copy.h"
+#include "tapir/ops/make/make.h"
 
 namespace models {
 

@@ -1,0 +1,79 @@
+// SymInt: a size in a graph. A number, or made of the dimensions that were named when the graph was traced: "batch",
+// "2*time + 1", "batch*time", "(time - 3)//2 + 1".
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tapir/core/arguments.h"
+#include "tapir/core/error.h"
+
+namespace tapir {
+
+namespace gdb {
+struct GraphLayout;
+}
+
+/// The sizes that named dimensions have in one run.
+using DimSizes = std::map<std::string, std::int64_t, std::less<>>;
+
+/// A polynomial with whole coefficients of named dimensions and of quotients by numbers, rounded down: "2*((time + 1)//2)*batch - time".
+class SymInt {
+ public:
+    SymInt(std::int64_t number = 0);  // NOLINT: implicit by design
+    /// The size of this dimension.
+    static SymInt dim(TextArg name);
+
+    bool is_number() const noexcept { return terms_.empty(); }
+    /// Of a number. Throws ValueError for any other.
+    std::int64_t number(Loc loc = Loc::current()) const;
+    /// With these sizes of its dimensions. Throws ValueError where one is missing, or where the result is too large.
+    std::int64_t value(const DimSizes& sizes, Loc loc = Loc::current()) const;
+    /// The number for these sizes, where they are all that it depends on; else what it is.
+    SymInt with(const DimSizes& sizes, Loc loc = Loc::current()) const;
+    /// factor * dim + offset, where it is that, factor > 0.
+    struct OfOneDim {
+        std::string dim;
+        std::int64_t factor, offset;
+        /// The size of the dimension that makes this; nothing where none does.
+        std::optional<std::int64_t> size_for(std::int64_t value) const noexcept;
+    };
+    std::optional<OfOneDim> of_one_dim() const;
+    /// The dimensions that it depends on, sorted.
+    std::vector<std::string> dims() const;
+    std::string str() const;
+    /// What str() gave. Throws ValueError.
+    static SymInt parse(TextViewArg text, Loc loc = Loc::current());
+
+    /// ValueError where a number of the result does not fit into 64 bits.
+    friend SymInt operator+(const SymInt& a, const SymInt& b);
+    friend SymInt operator*(const SymInt& a, const SymInt& b);
+    friend bool operator==(const SymInt&, const SymInt&) = default;
+    /// Rounded down; throws ValueError for by <= 0. A quotient of a quotient is one: (a // 2 + 1) // 3 = (a + 2) // 6.
+    SymInt floor_div(std::int64_t by, Loc loc = Loc::current()) const;
+
+    using Product = std::vector<std::string>;  // of dimensions and texts of quotients, sorted; one may come more than once
+    /// (coefficient * product + ... + constant) // divisor + after
+    struct Parts {
+        const std::map<Product, std::int64_t>& terms;
+        std::int64_t constant, divisor, after;
+    };
+    Parts parts() const noexcept { return {terms_, constant_, divisor_, after_}; }
+
+ private:
+    friend struct gdb::GraphLayout;
+    std::map<Product, std::int64_t> terms_;  // without zeros
+    std::int64_t constant_ = 0;
+    std::int64_t divisor_ = 1;  // (terms + constant) // divisor + after
+    std::int64_t after_ = 0;
+};
+
+namespace detail {
+/// Rounded towards minus infinity; b > 0.
+inline std::int64_t floor_div(std::int64_t a, std::int64_t b) noexcept { return a / b - (a % b < 0 ? 1 : 0); }
+}  // namespace detail
+
+}  // namespace tapir

@@ -1,0 +1,110 @@
+// Finding out what an op gives by calling it.
+#include "tapir/autograd/trace/graph/infer_impl.h"
+
+#include <algorithm>
+#include <set>
+
+#include "tapir/autograd/trace/fit_impl.h"
+#include "tapir/autograd/trace/graph/names_impl.h"
+#include "tapir/autograd/trace/turn_bound_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/generator_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/core/thread_impl.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/make/make.h"
+
+namespace tapir {
+namespace {
+
+Tensor made_for(const Graph::Value& value, const DimSizes& sizes, bool is_kind, const Loc& loc) {
+    if (value.kind == Graph::Kind::constant) return value.data;
+    Shape shape;
+    for (const SymInt& size : value.shape) shape.push_back(size.value(sizes, loc), loc);
+    if (is_kind) return detail::kind_numbers(shape, value.dtype, value.device, 1, loc);
+    Tensor zeros = detail::make_empty(shape, value.dtype, value.device, loc);
+    return zeros.fill_(0);
+}
+
+// What each sample gives.
+std::vector<std::vector<Tensor>> results_of(const Attributes& attributes, const std::vector<Graph::Value*>& inputs,
+                                            const std::vector<DimSizes>& samples, bool is_kind, const Loc& loc) {
+    const detail::TurnBound turns(detail::kMadeUpTurns);
+    std::vector<std::vector<Tensor>> made;
+    for (const DimSizes& sizes : samples) {
+        std::vector<Tensor> arguments;
+        for (const Graph::Value* input : inputs) arguments.push_back(made_for(*input, sizes, is_kind, loc));
+        std::vector<const Tensor*> addresses;
+        for (const Tensor& argument : arguments) addresses.push_back(&argument);
+        std::vector<Tensor> results(detail::kMostResults);
+        const Attributes call = attributes.with(sizes, loc);
+        detail::run_form(call.form(), {addresses.data(), static_cast<int>(addresses.size()), call.data()}, results.data());
+        while (!results.empty() && !results.back().defined()) results.pop_back();
+        made.push_back(std::move(results));
+    }
+    return made;
+}
+
+}  // namespace
+
+std::string detail::shown_sizes(const DimSizes& sizes) {
+    std::string text;
+    for (const auto& [name, size] : sizes) text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", name, size);
+    return text;
+}
+
+Tensor detail::kind_numbers(const Shape& shape, DType dtype, Device device, std::int64_t integer, const Loc& loc) {
+    const PauseRecording pause;
+    Tensor x = make_empty(shape, dtype, device, loc);
+    x.fill_(is_floating(dtype) ? Scalar(0.5) : Scalar(integer));
+    const int rank = shape.rank();
+    if (!is_floating(dtype) || rank < 2 || shape[rank - 1] != shape[rank - 2] || shape[rank - 1] < 2) return x;
+    const std::int64_t n = shape[rank - 1];
+    return x.add_((eye(n) * (arange(n, float32) * (2.0 / static_cast<double>(n)) + 1)).to(device, dtype));
+}
+
+std::vector<detail::Inferred> detail::infer_results(const Attributes& attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc) {
+    std::set<std::string> names;
+    const auto note = [&](const SymInt& size) {
+        for (std::string& name : size.dims()) names.insert(std::move(name));
+    };
+    for (const Graph::Value* input : inputs) std::for_each(input->shape.begin(), input->shape.end(), note);
+    for (const auto& [name, attribute] : attributes.all()) {
+        if (const auto* size = std::get_if<SymInt>(&attribute)) note(*size);
+        if (const auto* sizes = std::get_if<std::vector<SymInt>>(&attribute)) std::for_each(sizes->begin(), sizes->end(), note);
+    }
+    DimSizes first;
+    std::int64_t next = 4;
+    for (const std::string& name : names) first[name] = next += 2;
+    const std::vector<DimSizes> samples = detail::samples_of(first);
+    const detail::PauseRecording pause;
+    const detail::KeptGenerator generator;  // draws of ops that are only tried do not count
+    const CallerScope caller(loc);
+    const std::vector<std::vector<Tensor>> made = [&] {
+        try {
+            return results_of(attributes, inputs, samples, /*is_kind=*/false, loc);
+        } catch (const OutOfMemory&) {
+            throw;
+        } catch (const Error&) {  // divisors are not 0, matrices have inverses
+            try {
+                return results_of(attributes, inputs, samples, /*is_kind=*/true, loc);
+            } catch (const Error&) {}
+            throw;
+        }
+    }();
+    std::vector<Inferred> list;
+    for (std::size_t k = 0; k < made[0].size(); ++k) {
+        const Tensor& y = made[0][k];
+        Inferred result{y.dtype(), y.device(), {}};
+        for (int d = 0; d < y.dim(); ++d) {
+            std::vector<std::int64_t> values;
+            for (const auto& results : made) values.push_back(results[k].size(d));
+            const auto size = detail::fit(samples, values);
+            result.shape.push_back(size ? *size : SymInt::dim("unknown"));
+        }
+        list.push_back(std::move(result));
+    }
+    return list;
+}
+
+}  // namespace tapir

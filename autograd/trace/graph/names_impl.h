@@ -1,0 +1,29 @@
+// Names in the text of a graph.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+
+#include "tapir/autograd/op_names_impl.h"
+#include "tapir/autograd/trace/graph/graph.h"
+#include "tapir/core/out_of_memory_impl.h"
+
+namespace tapir::detail {
+
+/// "relu at net.cpp:12".
+std::string at_line(const Graph::Node& node);
+
+/// What a value is called: by its name, where no value before it has that, else by its number, "%7".
+class ValueNames {
+ public:
+    explicit ValueNames(const Graph& graph);
+    std::string operator()(const Graph::Value& value) const;
+    bool is_named(const Graph::Value& value) const;
+
+ private:
+    std::vector<const Graph::Value*> unnamed_;  // sorted; they have names that others have, too
+};
+
+}  // namespace tapir::detail

@@ -1,0 +1,18 @@
+// The groups of rules that simplify() is made of. Each goes over the graph once and gives how many rules have changed something.
+// allow_nonfinite: see PassOptions.
+#pragma once
+
+#include "tapir/autograd/trace/passes/rewrite_impl.h"
+
+namespace tapir::rewrite {
+
+/// Element-wise ops, softmax and dtypes.
+int simplify_arithmetic(Graph& graph, bool allow_nonfinite);
+/// Copies into tensors, whose old elements do not matter.
+int simplify_overwriting(Graph& graph);
+/// These, transposes, reshapes, expansions, slices, and other copies.
+int simplify_views(Graph& graph);
+/// Sums, means and their like.
+int simplify_reductions(Graph& graph, bool allow_nonfinite);
+
+}  // namespace tapir::rewrite

@@ -1,0 +1,163 @@
+// What a graph is run with: its nodes as steps over numbered slots.
+//
+// A plan runs in frames. A frame belongs to one thread at a time, and to inputs, parameters and constants of certain shapes. Its first run calls the ops as
+// the program did, and looks at what they gave: what is a view of what, when it is needed last. Then the memory is laid out: each
+// result that an op can write into a given place (OpForm::into) has its place in one block, where others lie whose time does not overlap
+// with its own; results that leave the graph have a tensor of their own, which the next runs write to again once nobody else holds it.
+// From then on a step is one call of a kernel's driver, without a check, and a view of what lies in the block is not even made again.
+// Steps that cannot write into a given place make their results as ever. Steps that are worth a thread each, and do not need each other, run
+// at once. Updates of inputs and parameters are written at the end, when nothing can fail any more, but for parts of what is read afterwards: an
+// error puts these back. On a CUDA device stretches of steps are captured instead, and launched as one (capture.cpp).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_set>
+
+#include "tapir/autograd/trace/graph/graph.h"
+
+namespace tapir::detail {
+
+/// Steps of the nodes that some outputs need. Several threads may run it at once: each takes a Frame.
+class Plan {
+ public:
+    /// outputs: names; empty: all outputs, and updates are written. Throws ValueError for unknown ones.
+    Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc);
+    ~Plan();
+    Plan(const Plan&) = delete;
+    Plan& operator=(const Plan&) = delete;
+
+    const std::vector<std::string>& outputs() const noexcept { return outputs_; }
+    /// given: by the graph's inputs, null where they are not needed.
+    void run(const Tensor* const* given, Tensor* results, const Loc& loc);
+    std::size_t result_count() const noexcept { return result_slots_.size(); }
+    /// Which of the graph's inputs are needed.
+    std::vector<int> needed_inputs() const;
+    /// Of the blocks in which results lie, all frames together.
+    std::size_t planned_bytes();
+    struct Captured;
+
+ private:
+    friend class MemoryLayout;
+    struct Step {
+        const Graph::Node* node;
+        std::vector<int> inputs;        // slots
+        int first_result;               // the slots of its results follow each other
+        std::vector<int> dead;          // slots of results that are not needed after it
+        std::vector<int> updates = {};  // of each result, whose targets it writes, after all others; empty: it does not
+    };
+    struct Frame;
+    struct Call;
+    struct Taken;
+    // What a thread used last. Only the thread that came first touches it, so that no atomic instruction is needed; another one may come
+    // after that has ended.
+    struct AtHand {
+        std::atomic<const void*> owner{nullptr};
+        std::unique_ptr<Frame> frame;       // null: it runs
+        std::atomic<std::size_t> bytes{0};  // of its block
+    };
+    class Slots;
+    void add_steps(Slots& slots, const std::unordered_set<const Graph::Value*>& needed, const std::unordered_set<const Graph::Value*>& seen);
+    void note_dead();
+    std::unique_ptr<Frame> take_frame(const Tensor* const* given, AtHand*& place, const Loc& loc);
+    std::unique_ptr<Frame> other_frame(const Tensor* const* given, AtHand* place, const Loc& loc);
+    void give_back(std::unique_ptr<Frame> frame, AtHand* place);
+    std::unique_ptr<Frame> make_frame(const Tensor* const* given, const Loc& loc) const;
+    bool fits(const Frame& frame, const Tensor* const* given) const noexcept;
+    std::size_t bytes_in(const Frame& frame) const;
+    void check_inputs(const Tensor* const* given, const Loc& loc) const;
+    void schedule(Frame& frame) const;
+    std::int64_t numel_of(const Frame& frame, int slot) const;
+    void lay_out(Frame& frame) const;
+    void run_at_once(Frame& frame, std::size_t from, std::size_t to) const;
+    void plan_updates(Frame& frame) const;
+    void run_op(Call& call, Frame& frame, const Loc& loc) const;
+    bool make_results(Call& call, Frame& frame, const Loc& loc) const;
+    void start_outgoing(Frame& frame, const Loc& loc) const;
+    void make_loose(Call& call, Frame& frame) const;
+    const Tensor& target_of(int update, const Tensor* const* given) const;
+    void start_early(Frame& frame, const Tensor* const* given, const Loc& loc) const;
+    void keep_part(const Call& call, Frame& frame) const;
+    void leave_early(const Call& call, Frame& frame) const;
+    void undo_early(Frame& frame) const noexcept;
+    // With what CUDA captured (capture.cpp).
+    void plan_capture(Frame& frame) const;
+    bool can_capture(const Frame& frame, std::size_t step, Device device) const;
+    bool capture(Frame& frame, const Tensor* const* given, const Loc& loc) const;
+    bool capture_steps(Frame& frame, std::size_t begin, std::size_t end, std::size_t& reached, const Loc& loc) const;
+    bool run_captured(Frame& frame, const Tensor* const* given, const Loc& loc) const;
+    bool run_between(Frame& frame, std::size_t i, const Loc& loc) const;
+    void run_first(Frame& frame, const Loc& loc) const;
+    void run_or_try(Frame& frame, const Loc& loc) const;
+    void run_steps(Frame& frame, const Loc& loc) const;
+    void write_updates(Frame& frame, const Tensor* const* given, const Loc& loc) const;
+
+    const Graph graph_;  // a copy: of what runs
+    std::vector<std::string> outputs_;
+    bool is_whole_;
+    bool writes_inputs_;
+    std::vector<Step> steps_;
+    std::size_t tail_;              // steps from here on write updates
+    std::vector<int> input_slots_;  // -1: not needed
+    std::vector<int> result_slots_;
+    std::vector<bool> are_constants_;                           // of the results: numbers of the graph's own, which are given as copies
+    std::vector<std::pair<int, const Graph::Value*>> held_;     // parameters and constants: slot, and who has the tensor; -1: it is only written to
+    std::vector<std::pair<int, int>> guard_slots_;              // slot, and which
+    std::vector<int> update_slots_;                             // of each update
+    std::vector<std::pair<const Graph::Value*, int>> targets_;  // of each update: who has the tensor, or which input it is
+    std::vector<int> last_use_;                                 // of each slot: a step
+    int slot_count_ = 0;
+    std::array<AtHand, 4> at_hand_;  // by thread
+    std::mutex mutex_;
+    std::vector<std::unique_ptr<Frame>> idle_;
+};
+
+/// What Graph::run does for all outputs: the graph's inputs in order, and as many results as it has outputs.
+void run_in_order(const Graph& graph, const Tensor* const* given, Tensor* results, const Loc& loc);
+
+/// Tensors by number, not there at first.
+struct Given {
+    static constexpr std::size_t kFew = 16;
+    const Tensor* few[kFew];
+    std::vector<const Tensor*> many;
+    const Tensor** data = few;
+
+    explicit Given(std::size_t count) {
+        if (count > kFew) {
+            many.resize(count);
+            data = many.data();
+        }
+        for (std::size_t i = 0; i < count; ++i) data[i] = nullptr;
+    }
+    Given(const Given&) = delete;
+    Given& operator=(const Given&) = delete;
+};
+
+/// From how many nanoseconds on steps are run at once, where they do not need each other and there are threads; 0, for tests: always, without a
+/// trial of whether that is faster.
+void set_least_parallel_ns(std::int64_t ns) noexcept;
+std::int64_t least_parallel_ns() noexcept;
+
+/// Whether both are there, of one dtype, device and shape.
+bool are_alike(const Tensor& a, const Tensor& b) noexcept;
+/// Whether they have the same shape, dtype and bits.
+bool same_elements(const Tensor& a, const Tensor& b);
+/// What the sizes of the inputs say about the named dimensions; undefined ones are left out. Throws ShapeError, DTypeError.
+DimSizes sizes_of_inputs(const Graph& graph, const Tensor* given, const Loc& loc);
+/// Throws ShapeError and DTypeError where another tensor took the place of a parameter's or a constant's that is not like it, ValueError for none.
+void check_held(const Graph::Value& value, const Loc& loc);
+/// Of each parameter and constant.
+void check_held(const Graph& graph, const Loc& loc);
+/// Whether there are inputs among what it writes to.
+bool writes_inputs(const Graph& graph) noexcept;
+/// Throws ValueError where one of them lies in the memory of another input. Tensors that are not there count for none.
+void check_written_inputs(const Graph& graph, const Tensor* const* given, const Loc& loc);
+/// Writes what each of these targets shall be, as all of that was before.
+void write_at_once(std::vector<std::pair<Tensor, Tensor>> updates, const Loc& loc);
+/// Throws ValueError where the program would go another way now.
+void check_guard(const Graph::Guard& guard, const Tensor& now, const Loc& loc);
+
+}  // namespace tapir::detail

@@ -1,0 +1,166 @@
+// gradient_by_use: a watcher that keeps what rules give to one leaf.
+#include "tapir/autograd/watch/gradient_by_use.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <unordered_map>
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/tape.h"
+#include "tapir/autograd/watch/listing_impl.h"
+#include "tapir/autograd/watch/watch_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/module_name.h"
+#include "tapir/core/out_of_memory_impl.h"
+
+namespace tapir {
+namespace {
+
+// It is told of every edge that a gradient flows along, an op's after those of all that used its results: so depths are known in time.
+class UseWatcher : public OpWatcher {
+ public:
+    UseWatcher(std::size_t begin, const Tensor& x, const Loc& loc) : begin_(begin), x_(x), loc_(loc) {}
+
+    void begin_walk(Walk& walk) override {
+        if (walk_) return;  // inside that one, out of a hook
+        walk_ = &walk;
+        value_ = walk.log.value_of(x_.impl(), loc_);
+        end_ = walk.log.records.size();
+    }
+
+    void begin_rule(Walk& walk, std::uint32_t index) override {
+        if (&walk != walk_) return;
+        const Record& record = *walk.log.records[index];
+        int depth = -1;  // of what a checkpoint's second run made: that of the checkpoint, whose rule is running
+        for (std::uint32_t k = 0; k < record.output_count; ++k) {
+            const auto found = depths_.find(index + k);
+            if (found == depths_.end()) continue;
+            depth = std::max(depth, found->second);
+            depths_.erase(found);  // a checkpoint's records go, and others get their numbers
+        }
+        if (depth >= 0) depth_ = depth;
+        ++rules_;
+        if (index < end_) outer_ = index;
+        uses_x_ = std::any_of(record.inputs(), record.inputs() + record.input_count, [&](std::uint32_t input) { return is_x(walk.log, input); });
+    }
+
+    void give(Walk& walk, std::uint32_t index, int i, const Tensor& g, const Tensor* product, const Tensor* rows) override {
+        if (&walk != walk_) return;
+        const Record& record = *walk.log.records[index];
+        int& depth = depths_[record.inputs()[i]];
+        depth = std::max(depth, depth_ + (uses_x_ && !is_x(walk.log, record.inputs()[i])));
+        if (record.inputs()[i] != value_) return;
+        Tensor part = product ? gradient_ops::product(g, *product)
+            : rows            ? gradient_ops::rows_to_dense(*rows, g, x_.shape())
+                              : gradient_ops::cast(gradient_ops::sum_to(g, x_.shape()), x_.dtype());
+        if (part.is_same(g) || part.shares_storage(g)) part = part.clone();  // the walk may write into it
+        if (!uses.empty() && rule_of_last_ == rules_) {                      // w * w
+            uses.back().gradient = gradient_ops::add(uses.back().gradient, part);
+            return;
+        }
+        rule_of_last_ = rules_;
+        const std::string module = record.module ? record.module->shown() : "";
+        uses.push_back({outer_ - begin_, record.op->name, record.loc, module, part, 0, depth_});
+    }
+
+    std::vector<GradientUse> uses;
+
+ private:
+    // Whether the value is x, or is made of x by views, copies and conversions alone: what uses it uses x.
+    bool is_x(const Log& log, std::uint32_t value) const {
+        constexpr std::string_view kSame[] = {"transpose", "permute", "reshape", "expand", "part", "pieces", "to_dtype", "to_device", "clone"};
+        while (value != value_) {
+            if (value == kNoValue) return false;
+            const Record& record = *log.records[log.maker_of(value)];
+            const bool is_same = std::find(std::begin(kSame), std::end(kSame), record.op->name) != std::end(kSame);
+            if (record.input_count == 0 || !is_same) return false;
+            value = record.inputs()[0];
+        }
+        return true;
+    }
+
+    const Walk* walk_ = nullptr;
+    std::uint32_t value_ = kNoValue;
+    std::size_t begin_;
+    const Tensor& x_;
+    const Loc& loc_;
+    std::unordered_map<std::uint32_t, int> depths_;  // of values whose rules have not run
+    int depth_ = 0;                                  // of the record whose rule runs
+    bool uses_x_ = false;
+    std::size_t end_ = 0;                         // records from here on are those of a checkpoint's second run, and go with it
+    std::uint32_t outer_ = 0;                     // the record whose rule runs, or the checkpoint that it is in
+    std::uint64_t rules_ = 0, rule_of_last_ = 0;  // how many rules have begun, and had when the last use was found
+};
+
+}  // namespace
+
+std::vector<GradientUse> Tape::gradient_by_use(const Tensor& y, const Tensor& x, const BackwardOptions& options, Loc loc) {
+    const detail::CallLine call(loc);
+    if (!x.defined()) fail<ValueError>(loc, "gradient_by_use: the tensor whose uses are asked for is undefined");
+    if (options.create_graph) fail<ValueError>(loc, "gradient_by_use: create_graph is not supported; use gradient()");
+    UseWatcher watcher(begin_, x, loc);
+    {
+        const WatchScope scope(watcher);
+        const detail::Muted told(false);  // also in a hook or a rule
+        static_cast<void>(gradient_as("gradient_by_use", *this, y, {x}, options, loc));
+    }
+    for (GradientUse& use : watcher.uses) {
+        const detail::PauseRecording pause;
+        use.norm = use.gradient.to(float64).norm().item<double>();
+    }
+    std::reverse(watcher.uses.begin(), watcher.uses.end());  // in the order of the forward pass
+    return std::move(watcher.uses);
+}
+
+// Whether the uses can be compared: one op on one line.
+static bool are_alike(const std::vector<GradientUse>& uses) {
+    return std::all_of(uses.begin(), uses.end(), [&](const GradientUse& use) {
+        return use.loc.line() == uses[0].loc.line() && std::string_view(use.op) == uses[0].op &&
+            std::string_view(use.loc.file_name()) == uses[0].loc.file_name();
+    });
+}
+
+// What becomes of the norms on the way back. A use that adds nothing says nothing of that, as the first one of a state of zeros.
+static std::string verdict(const std::vector<GradientUse>& uses) {
+    std::map<int, double> largest;  // by depth
+    for (std::size_t i = 0; i < uses.size(); ++i) {
+        const auto& [norm, depth] = std::pair(uses[i].norm, uses[i].depth);
+        if (!std::isfinite(norm)) return fmt::format("the gradient of use {} is not finite\n", i);
+        if (norm > 0) largest[depth] = std::max(largest[depth], norm);
+    }
+    if (largest.empty()) return "all of them are 0\n";
+    const auto [near, late] = *largest.begin();
+    const auto [deep, early] = *largest.rbegin();
+    if (near == deep || !are_alike(uses)) return "";
+    const char* what = early < late * 1e-3 ? "vanishes" : early > late * 1e3 ? "explodes" : "keeps its order";
+    return fmt::format("from depth {} to depth {} the gradient {}: {:.3e} to {:.3e}, {:.3g} times a use\n", near, deep, what, late, early,
+                       std::pow(early / late, 1.0 / (deep - near)));
+}
+
+std::string gradient_report(const std::vector<GradientUse>& uses) {
+    if (uses.empty()) return "no use of the tensor leads to the result\n";
+    double low = HUGE_VAL, high = 0;
+    for (const GradientUse& use : uses) {
+        if (use.norm > 0 && std::isfinite(use.norm)) {
+            low = std::min(low, use.norm);
+            high = std::max(high, use.norm);
+        }
+    }
+    constexpr int kBar = 32;
+    std::string text = fmt::format("{:>5}  {:>7}  {:<16}  {:<24}  {:>5}  {:>10}\n", "use", "record", "op", "line", "depth", "norm");
+    for (std::size_t i = 0; i < uses.size(); ++i) {
+        const GradientUse& use = uses[i];
+        int length = 0;
+        if (use.norm > 0 && std::isfinite(use.norm)) {
+            length = high > low ? 1 + static_cast<int>((kBar - 1) * std::log(use.norm / low) / std::log(high / low)) : kBar;
+        }
+        text += fmt::format("{:>5}  {:>7}  {:<16}  {:<24}  {:>5}  {:>10.3e}", i, use.record, use.op,
+                            listing::place(use.loc) + (use.module.empty() ? "" : " " + use.module), use.depth,
+                            std::isnan(use.norm) ? NAN : use.norm);  // not -nan
+        text += (length > 0 ? "  " + std::string(static_cast<std::size_t>(length), '#') : "") + "\n";
+    }
+    return text + verdict(uses);
+}
+
+}  // namespace tapir

@@ -1,0 +1,519 @@
+// Elements in another arrangement: tril, triu, flip, roll, repeat, pad.
+#include <algorithm>
+#include <cstring>
+
+#include "tapir/autograd/op_form.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
+#include "tapir/ops/arrange/arrange.h"
+#include "tapir/ops/arrange/arrange_impl.h"
+#include "tapir/ops/elementwise/elementwise_impl.h"
+#include "tapir/ops/index/index_impl.h"
+#include "tapir/ops/join/join.h"
+#include "tapir/ops/make/copy.h"
+#include "tapir/ops/normalization/channels_impl.h"
+#include "tapir/ops/parallel_impl.h"
+#include "tapir/ops/reduce/extreme.h"
+#include "tapir/ops/reduce/reduce.h"
+#include "tapir/ops/view/view.h"
+
+namespace tapir {
+namespace {
+
+using std::int64_t;
+
+// Padding of each dimension; negative: elements cut off.
+struct Padding {
+    Shape before, after;
+    int given;  // how many dimensions, from the last one, it was told of
+};
+
+// How users call them.
+struct RollCall {
+    Shape shifts;
+    Dims dims;
+};
+struct PadCall {
+    std::vector<int64_t> widths;
+    double value = 0;
+};
+
+void tril_rule(Backward& b) { b.give(0, tril(b.grad(), b.attrs<int64_t>())); }
+void triu_rule(Backward& b) { b.give(0, triu(b.grad(), b.attrs<int64_t>())); }
+void flip_rule(Backward& b) { b.give(0, flip(b.grad(), b.attrs<Dims>())); }
+void roll_rule(Backward& b);
+void repeat_rule(Backward& b);
+void pad_rule(Backward& b);
+
+}  // namespace
+
+TAPIR_OP(tril, "Trilu", tril_rule, "The lower triangle of matrices, 0 above it.", TAPIR_SAMPLE("f(3,4)", tril(x[0])),
+         TAPIR_SAMPLE("f(4,3)", tril(x[0], 1)), TAPIR_SAMPLE("f(2,4,4)", tril(x[0], -1)), TAPIR_SAMPLE("f(3,4)", tril(x[0], -9)),
+         TAPIR_SAMPLE("f(3,4)", tril(x[0], 9)));
+TAPIR_OP(triu, "Trilu", triu_rule, "The upper triangle of matrices, 0 below it.", TAPIR_SAMPLE("f(3,4)", triu(x[0])),
+         TAPIR_SAMPLE("f(4,3)", triu(x[0], 1)), TAPIR_SAMPLE("f(2,2,4,4)", triu(x[0], -1)), TAPIR_SAMPLE("f(3,4)", triu(x[0], 9)));
+TAPIR_OP(flip, NoOnnx("Slice(step -1)"), flip_rule, "Dimensions in reverse order.", TAPIR_SAMPLE("f(5)", flip(x[0], {0})),
+         TAPIR_SAMPLE("f(3,4)", flip(x[0], {0, 1})), TAPIR_SAMPLE("f(2,3,4)", flip(x[0], {-1, 0})), TAPIR_SAMPLE("f(2,3)", flip(x[0], {1})));
+TAPIR_OP(roll, NoOnnx("Slice, Concat"), roll_rule, "Elements moved along dimensions, around the end.", TAPIR_SAMPLE("f(5)", roll(x[0], {2}, {0})),
+         TAPIR_SAMPLE("f(3,4)", roll(x[0], {1, -1}, {0, 1})), TAPIR_SAMPLE("f(3,4)", roll(x[0], {5})),
+         TAPIR_SAMPLE("f(2,3,4)", roll(x[0], {-7}, {-1})), TAPIR_SAMPLE("f(3,4)", roll(x[0], {0}, {1})));
+TAPIR_OP(repeat, "Tile", repeat_rule, "Copies side by side.", TAPIR_SAMPLE_AS("f(3)", "x[0].repeat(2)", repeat(x[0], {2})),
+         TAPIR_SAMPLE_AS("f(3,2)", "x[0].repeat(2, 3)", repeat(x[0], {2, 3})),
+         TAPIR_SAMPLE_AS("f(3)", "x[0].repeat(2, 1, 2)", repeat(x[0], {2, 1, 2})),
+         TAPIR_SAMPLE_AS("f(2,1,3)", "x[0].repeat(1, 4, 1)", repeat(x[0], {1, 4, 1})), TAPIR_SAMPLE_AS("f()", "x[0].repeat(3)", repeat(x[0], {3})),
+         TAPIR_SAMPLE_AS("f(2,2,2,2,2)", "x[0].repeat(2, 2, 2, 2, 2)", repeat(x[0], {2, 2, 2, 2, 2})),
+         TAPIR_SAMPLE_AS("f(3,2)", "x[0].repeat(0, 2)", repeat(x[0], {0, 2})));
+TAPIR_OP(pad, "Pad", pad_rule, "A constant put around a tensor.", TAPIR_SAMPLE("f(3)", pad(x[0], {1, 2})),
+         TAPIR_SAMPLE_AS("f(2,3)", "pad(x[0], (1, 0, 2, 1), value=0.5)", pad(x[0], {1, 0, 2, 1}, 0.5)),
+         TAPIR_SAMPLE("f(2,3,4)", pad(x[0], {0, 0, 1, 1})), TAPIR_SAMPLE("f(3,5)", pad(x[0], {-1, 2})),
+         TAPIR_SAMPLE("f(4,5)", pad(x[0], {-1, -2, 1, -1})), TAPIR_SAMPLE("f(2,3)", pad(x[0], {0, 0})),
+         TAPIR_SAMPLE("f(2,2,4)", pad(x[0], {2, 3}, "reflect")), TAPIR_SAMPLE("f(1,2,3,4)", pad(x[0], {2, 1, 0, 2}, "reflect")),
+         TAPIR_SAMPLE("f(1,2,4,3)", pad(x[0], {2, -1, -1, 3}, "replicate")), TAPIR_SAMPLE("f(1,1,3,2,3)", pad(x[0], {1, 2, 0, 1, 2, 0}, "replicate")),
+         TAPIR_SAMPLE("f(2,2,3)", pad(x[0], {3, 1}, "circular")), TAPIR_SAMPLE("f(2,1,3,4)", pad(x[0], {1, 2, 2, 3}, "circular")));
+
+// --- Triangles -------------------------------------------------------------------------------------------------------
+
+namespace {
+
+Tensor packed(const Tensor& x, const Loc& loc) {
+    const detail::UnrecordedPartsOf parts(loc);
+    return x.contiguous(loc);
+}
+
+void triangle_on_gpu(const TensorImpl* out, const TensorImpl* source, int64_t first, bool lower) {
+    if (out->numel == 0) return;
+    kernels::TriangleArgs args{};
+    args.size = static_cast<unsigned>(itemsize(out->dtype));
+    args.rows = out->sizes[out->rank - 2];
+    args.columns = out->sizes[out->rank - 1];
+    args.matrices = out->numel / (args.rows * args.columns);
+    args.first = first;
+    args.lower = lower;
+    args.x = on_stream(source);
+    args.out = on_stream(out);
+    gpu::triangle(args);
+}
+
+// Row r keeps its columns below r + diagonal + 1 (lower), or from r + diagonal on (upper).
+Tensor triangle(const OpInfo& op, const In& x, int64_t diagonal, bool lower) {
+    detail::check_defined(x, op.name);
+    const int rank = x.tensor.dim();
+    if (rank < 2) fail<ShapeError>(x.loc, "{}: needs a matrix, got shape {}", op.name, x.tensor.shape());
+    const int64_t rows = x->sizes[rank - 2], columns = x->sizes[rank - 1];
+    const int64_t first = std::clamp(diagonal, -rows - 1, columns + 1) + (lower ? 1 : 0);
+    const Tensor source = packed(x.tensor, x.loc);
+    Tensor out = detail::make_empty_like(x.tensor.impl(), x->dtype, x.loc);
+    if (on_gpu(out)) {
+        triangle_on_gpu(out.impl(), source.impl(), first, lower);
+        record(op, x.loc, {&x.tensor}, out, {}, diagonal);
+        return out;
+    }
+    const auto size = static_cast<int64_t>(itemsize(x->dtype));
+    parallel_for(columns ? out.numel() / columns : 0, 32 * 1024 / (columns + 1) + 1, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+            const int64_t left = std::clamp<int64_t>(row % rows + first, 0, columns) * size, right = columns * size - left;
+            const std::byte* from = source.impl()->data + row * columns * size;
+            std::byte* to = out.impl()->data + row * columns * size;
+            if (lower) {
+                std::memcpy(to, from, static_cast<std::size_t>(left));
+                std::memset(to + left, 0, static_cast<std::size_t>(right));
+            } else {
+                std::memset(to, 0, static_cast<std::size_t>(left));
+                std::memcpy(to + left, from + left, static_cast<std::size_t>(right));
+            }
+        }
+    });
+    record(op, x.loc, {&x.tensor}, out, {}, diagonal);
+    return out;
+}
+
+}  // namespace
+
+Tensor tril(In x, int64_t diagonal) { return triangle(tril_op, x, diagonal, true); }
+Tensor triu(In x, int64_t diagonal) { return triangle(triu_op, x, diagonal, false); }
+
+// --- flip and roll ---------------------------------------------------------------------------------------------------
+
+Tensor flip(In x, const Dims& dims) {
+    detail::check_defined(x, "flip");
+    Dims wrapped = dims;
+    Shape strides = x.tensor.strides();
+    int64_t offset = 0;
+    unsigned seen = 0;
+    for (int i = 0; i < dims.rank(); ++i) {
+        const int d = detail::wrap_dim(dims[i], x.tensor.dim(), "flip", x.loc);
+        if (seen >> d & 1) fail<IndexError>(x.loc, "flip: dimension {} is named twice in {}", d, dims);
+        seen |= 1u << d;
+        wrapped[i] = d;
+        if (x.tensor.dim() == 0) continue;
+        offset += (x->sizes[d] - 1) * x->strides[d];
+        strides[d] = -x->strides[d];
+    }
+    const detail::CallLine call(x.loc);
+    Tensor out = detail::make_empty_like(x.tensor.impl(), x->dtype, x.loc);
+    if (out.numel() > 0) copy_elements(out, detail::make_view(x.tensor.impl(), x.tensor.shape(), strides, offset));
+    record(flip_op, x.loc, {&x.tensor}, out, {}, wrapped);
+    return out;
+}
+
+namespace {
+
+// Attributes: by how much each dimension moves, in [0, size).
+void roll_rule(Backward& b) {
+    Shape back = b.attrs<Shape>();
+    Dims dims = back;
+    for (int d = 0; d < dims.rank(); ++d) {
+        dims[d] = d;
+        back[d] = -back[d];
+    }
+    b.give(0, dims.empty() ? b.grad() : roll(b.grad(), back, dims));
+}
+
+// Each moved dimension splits into two parts that change places; 2^n blocks in all.
+void copy_rolled(const Tensor& out, const Tensor& x, const Shape& shifts) {
+    const Shape shape = x.shape(), to_strides = out.strides(), from_strides = x.strides();
+    for (unsigned block = 0; block < 1u << shape.rank(); ++block) {
+        Shape sizes = shape;
+        int64_t to = 0, from = 0;
+        bool is_empty = false;
+        for (int d = 0; d < shape.rank(); ++d) {
+            if (block >> d & 1) {  // the end, which comes to the beginning
+                sizes[d] = shifts[d];
+                from += (shape[d] - shifts[d]) * from_strides[d];
+            } else {
+                sizes[d] = shape[d] - shifts[d];
+                to += shifts[d] * to_strides[d];
+            }
+            is_empty |= sizes[d] == 0;
+        }
+        if (is_empty) continue;
+        copy_elements(detail::make_view(out.impl(), sizes, to_strides, to), detail::make_view(x.impl(), sizes, from_strides, from));
+    }
+}
+
+}  // namespace
+
+Tensor roll(In x, const Shape& shifts, const Dims& dims) {
+    detail::check_defined(x, "roll");
+    const detail::CallLine call(x.loc);
+    if (dims.empty() && shifts.rank() == 1) {
+        const detail::RecordedParts parts(x.loc);
+        return reshape(roll(reshape(x, {-1}), shifts, {0}), x.tensor.shape());
+    }
+    if (shifts.rank() != dims.rank() || shifts.empty()) {
+        fail<ShapeError>(x.loc, "roll: {} shifts for {} dimensions", shifts.rank(), dims.rank());
+    }
+    Shape moves = x.tensor.shape();
+    for (int64_t& move : moves) move = 0;
+    Dims wrapped = dims;
+    for (int i = 0; i < dims.rank(); ++i) {
+        const int d = detail::wrap_dim(dims[i], x.tensor.dim(), "roll", x.loc);
+        wrapped[i] = d;
+        const int64_t size = x.tensor.dim() ? x->sizes[d] : 0;
+        if (size == 0) continue;
+        moves[d] = (moves[d] + shifts[i] % size + size) % size;
+    }
+    Tensor out = detail::make_empty_like(x.tensor.impl(), x->dtype, x.loc);
+    if (out.numel() > 0) copy_rolled(out, x.tensor, moves);
+    if (detail::thread.observed) {
+        record(roll_op, x.loc, {&x.tensor}, out, {}, moves, Told{roll_op, {&x.tensor}}, RollCall{shifts, wrapped});
+    }
+    return out;
+}
+
+// --- repeat ----------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Each dimension of the result is (times, size). Summed over times one dimension after the other, since all of them at
+// once could be more than 8.
+void repeat_rule(Backward& b) {
+    if (!b.needs(0)) return;
+    const Shape shape = b.input_shape(0), result = b.output_shape();
+    const auto& times = b.attrs<Shape>();
+    const int extra = result.rank() - shape.rank();
+    Tensor g = b.grad();
+    Shape left = result;
+    for (int d = 0; d < result.rank(); ++d) {
+        if (times[d] == 1) continue;
+        const int64_t size = d < extra ? 1 : shape[d - extra];
+        int64_t before = 1, after = 1;
+        for (int k = 0; k < d; ++k) before *= left[k];
+        for (int k = d + 1; k < left.rank(); ++k) after *= left[k];
+        left[d] = size;
+        g = reshape(sum(reshape(g, {before, times[d], size, after}), {1}), left);
+    }
+    b.give(0, reshape(g, shape));
+}
+
+// The loops of repeat, outermost first: for each dimension one over the times and one over the elements.
+struct RepeatLoops {
+    int count = 0;
+    int64_t sizes[2 * kMaxRank], to[2 * kMaxRank], from[2 * kMaxRank];
+
+    void add(int64_t size, int64_t to_stride, int64_t from_stride) {
+        if (size == 1) return;
+        sizes[count] = size;
+        to[count] = to_stride;
+        from[count++] = from_stride;
+    }
+};
+
+void copy_repeated(const Tensor& out, const Tensor& x, const Shape& times) {
+    const TensorImpl *y = out.impl(), *source = x.impl();
+    const int extra = y->rank - source->rank;
+    RepeatLoops loops;
+    for (int d = 0; d < y->rank; ++d) {
+        const int64_t size = d < extra ? 1 : source->sizes[d - extra];
+        loops.add(times[d], y->strides[d] * size, 0);
+        if (d >= extra) loops.add(size, y->strides[d], source->strides[d - extra]);
+    }
+    // A tensor has at most 8 dimensions: the loops before the last 8 are run here.
+    const int counted = std::max(loops.count - kMaxRank, 0), inner = loops.count - counted;
+    int64_t rounds = 1;
+    for (int i = 0; i < counted; ++i) rounds *= loops.sizes[i];
+    const Shape sizes(loops.sizes + counted, inner), to_strides(loops.to + counted, inner);
+    const Shape from_strides(loops.from + counted, inner);
+    for (int64_t round = 0; round < rounds; ++round) {
+        int64_t to = 0, from = 0, rest = round;
+        for (int i = counted; i-- > 0;) {
+            to += rest % loops.sizes[i] * loops.to[i];
+            from += rest % loops.sizes[i] * loops.from[i];
+            rest /= loops.sizes[i];
+        }
+        copy_elements(detail::make_view(y, sizes, to_strides, to), detail::make_view(source, sizes, from_strides, from));
+    }
+}
+
+}  // namespace
+
+Tensor detail::repeat_of(const char* op, const In& x, const Shape& times) {
+    detail::check_defined(x, op);
+    const detail::CallLine call(x.loc);
+    const int extra = times.rank() - x.tensor.dim();
+    if (extra < 0) {
+        fail<ShapeError>(x.loc, "{}: {} has fewer dimensions than shape {}", op, times, x.tensor.shape());
+    }
+    Shape shape = times;
+    for (int d = 0; d < times.rank(); ++d) {
+        if (times[d] < 0) fail<ValueError>(x.loc, "{}: a number of copies must not be negative: {}", op, times);
+        if (d >= extra && __builtin_mul_overflow(times[d], x->sizes[d - extra], &shape[d])) {
+            fail<OutOfMemory>(x.loc, "{}: shape {} {} times is larger than any memory", op, x.tensor.shape(), times);
+        }
+    }
+    Tensor out = detail::make_empty(shape, x->dtype, x->device, x.loc);
+    if (out.numel() > 0) copy_repeated(out, x.tensor, times);
+    record(repeat_op, x.loc, {&x.tensor}, out, {}, times);
+    return out;
+}
+
+Tensor repeat(In x, const Shape& times) { return detail::repeat_of("repeat", x, times); }
+
+// --- pad -------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr int64_t kMaxWidth = INT64_MAX / 4;  // so that sums of sizes and widths do not overflow
+
+Tensor pad_by(const In& x, const Padding& padding, Scalar value);
+
+// Cutting off what was added, and adding zeros where something was cut off, is padding by the negative widths.
+void pad_rule(Backward& b) {
+    Padding padding = b.attrs<Padding>();
+    for (int64_t& width : padding.before) width = -width;
+    for (int64_t& width : padding.after) width = -width;
+    if (b.needs(0)) b.give(0, pad_by(In(b.grad(), b.record().loc), padding, 0));
+}
+
+// Of the last dimension first, and of as many as the call has given: zeros of one size are other widths for another one.
+std::vector<int64_t> widths_of(const Padding& padding) {
+    std::vector<int64_t> widths;
+    for (int d = padding.before.rank(); d-- > 0;) {
+        widths.push_back(padding.before.raw(d));
+        widths.push_back(padding.after.raw(d));
+    }
+    widths.resize(std::min(widths.size(), 2 * static_cast<std::size_t>(std::max(padding.given, 1))));
+    return widths;
+}
+
+Tensor pad_by(const In& x, const Padding& padding, Scalar value) {
+    const detail::CallLine said(x.loc);
+    Shape shape = x.tensor.shape(), sizes = shape;  // of the result, and of the part of x that is in it
+    int64_t from = 0;
+    bool grows = false;
+    for (int d = 0; d < shape.rank(); ++d) {
+        const int64_t before = padding.before[d], after = padding.after[d];
+        shape[d] += before + after;
+        sizes[d] += std::min<int64_t>(before, 0) + std::min<int64_t>(after, 0);
+        if (shape[d] < 0) {
+            fail<ShapeError>(x.loc, "pad: widths {} and {} cut off more than dimension {} of shape {} has", before, after, d, x.tensor.shape());
+        }
+        from += std::max<int64_t>(-before, 0) * x->strides[d];
+        grows |= before > 0 || after > 0;
+    }
+    const bool channels_last = !x->is_contiguous() && detail::is_channels_last(x.tensor.impl());
+    Tensor out = make_in_layout(shape, x->dtype, x->device, channels_last, x.loc);
+    if (grows) {
+        const detail::UnrecordedPartsOf parts(x.loc);
+        out.fill_(value);
+    }
+    const bool is_empty = std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size <= 0; });
+    if (!is_empty) {
+        int64_t to = 0;
+        for (int d = 0; d < shape.rank(); ++d) to += std::max<int64_t>(padding.before[d], 0) * out.strides()[d];
+        copy_elements(detail::make_view(out.impl(), sizes, out.strides(), to), detail::make_view(x.tensor.impl(), sizes, x.tensor.strides(), from));
+    }
+    if (!detail::thread.observed) return out;
+    PadCall call;
+    if (detail::is_watched()) call = {widths_of(padding), value.as_double()};
+    record(pad_op, x.loc, {&x.tensor}, out, {}, padding, Told{pad_op, {&x.tensor}}, call, {value.as_double()});
+    return out;
+}
+
+}  // namespace
+
+namespace {
+
+// The widths by dimension, checked.
+Padding padding_of(const In& x, const std::vector<int64_t>& widths) {
+    detail::check_defined(x, "pad");
+    const int rank = x.tensor.dim();
+    if (widths.size() % 2 != 0) fail<ValueError>(x.loc, "pad: widths come in pairs, got {} of them", widths.size());
+    if (widths.size() > 2 * static_cast<std::size_t>(rank)) {
+        fail<ShapeError>(x.loc, "pad: {} widths are too many for shape {}", widths.size(), x.tensor.shape());
+    }
+    for (const int64_t width : widths) {
+        if (width > kMaxWidth || width < -kMaxWidth) fail<ValueError>(x.loc, "pad: width {} is larger than any memory", width);
+    }
+    Padding padding{x.tensor.shape(), x.tensor.shape(), static_cast<int>(widths.size() / 2)};
+    for (int d = 0; d < rank; ++d) {
+        const auto i = static_cast<std::size_t>(2 * (rank - 1 - d));
+        padding.before[d] = i < widths.size() ? widths[i] : 0;
+        padding.after[d] = i < widths.size() ? widths[i + 1] : 0;
+    }
+    return padding;
+}
+
+// How many elements of a dimension of n can be put on a side of it.
+int64_t most_of(PadMode::Kind kind, int64_t n) {
+    switch (kind) {
+        case PadMode::Kind::reflect: return std::max<int64_t>(n - 1, 0);
+        case PadMode::Kind::circular: return n;
+        default: return n > 0 ? kMaxWidth : 0;
+    }
+}
+
+// x with the elements that belong before (or after) it along dimension d.
+Tensor beside(const Tensor& x, int d, int64_t width, bool is_before, PadMode::Kind kind) {
+    const int64_t n = x.size(d);
+    switch (kind) {
+        case PadMode::Kind::reflect: return flip(narrow(x, d, is_before ? 1 : n - 1 - width, width), {d});
+        case PadMode::Kind::circular: return narrow(x, d, is_before ? n - width : 0, width);
+        default: {
+            Shape shape = x.shape();
+            shape[d] = width;
+            return expand(narrow(x, d, is_before ? 0 : n - 1, 1), shape);
+        }
+    }
+}
+
+Tensor pad_dim(Tensor x, int d, int64_t before, int64_t after, PadMode::Kind kind) {
+    const int64_t cut_before = std::max<int64_t>(-before, 0), cut_after = std::max<int64_t>(-after, 0);
+    if (cut_before > 0 || cut_after > 0) x = narrow(x, d, cut_before, x.size(d) - cut_before - cut_after);
+    if (before <= 0 && after <= 0) return x;
+    std::vector<Tensor> parts;
+    if (before > 0) parts.push_back(beside(x, d, before, true, kind));
+    parts.push_back(x);
+    if (after > 0) parts.push_back(beside(x, d, after, false, kind));
+    return cat(parts, d);
+}
+
+}  // namespace
+
+PadMode::PadMode(const TextArg& word, Loc loc) {
+    if (word == "reflect") {
+        kind_ = Kind::reflect;
+    } else if (word == "replicate") {
+        kind_ = Kind::replicate;
+    } else if (word == "circular") {
+        kind_ = Kind::circular;
+    } else if (word != "constant" && word != "zeros") {
+        fail<ValueError>(loc, "pad: the mode must be \"constant\", \"reflect\", \"replicate\" or \"circular\", not \"{}\"", word);
+    }
+}
+
+const char* PadMode::str() const noexcept {
+    switch (kind_) {
+        case Kind::reflect: return "reflect";
+        case Kind::replicate: return "replicate";
+        case Kind::circular: return "circular";
+        default: return "constant";
+    }
+}
+
+Tensor pad(In x, const std::vector<int64_t>& widths, Scalar value) {
+    const Padding padding = padding_of(x, widths);
+    static_cast<void>(number_as("pad", value, x->dtype, x.loc));
+    return pad_by(x, padding, value);
+}
+
+Tensor pad(In x, const std::vector<int64_t>& widths, const PadMode& mode, Scalar value) {
+    if (mode.kind() == PadMode::Kind::constant) return pad(x, widths, value);
+    const Padding padding = padding_of(x, widths);
+    const int rank = x.tensor.dim();
+    for (int d = 0; d < rank; ++d) {
+        const int64_t before = padding.before[d], after = padding.after[d];
+        const int64_t left = x->sizes[d] + std::min<int64_t>(before, 0) + std::min<int64_t>(after, 0);
+        if (left < 0 || std::max(before, after) > most_of(mode.kind(), left)) {
+            fail<ShapeError>(x.loc, "pad: widths {} and {} do not fit dimension {} of shape {} in mode \"{}\"", before, after, d, x.tensor.shape(),
+                             mode.str());
+        }
+    }
+    const detail::RecordedParts parts(x.loc);
+    const bool is_turned = !x->is_contiguous() && detail::is_channels_last(x.tensor.impl());
+    Tensor y = x.tensor;
+    if (is_turned) {  // pixels that are arrays of channels move as a whole
+        Dims order(0);
+        for (int d = 2; d < rank; ++d) order.push_back(d);
+        order.push_back(1);
+        y = permute(y, order);
+    }
+    for (int d = rank; d-- > 0;) {
+        const int at = !is_turned || d == 0 ? d : d == 1 ? rank - 1 : d - 1;
+        if (padding.before[d] != 0 || padding.after[d] != 0) y = pad_dim(y, at, padding.before[d], padding.after[d], mode.kind());
+    }
+    if (y.shares_storage(x.tensor)) y = clone(y);  // only cut, or as it was
+    if (!is_turned) return y;
+    Dims back{0, rank - 1};
+    for (int d = 1; d + 1 < rank; ++d) back.push_back(d);
+    return permute(y, back);
+}
+
+// --- Methods -----------------------------------------------------------------------------------------------------------
+
+Tensor Tensor::repeat(const Shape& times, Loc loc) const { return tapir::repeat(In(*this, loc), times); }
+Tensor Tensor::flip(const Dims& dims, Loc loc) const { return tapir::flip(In(*this, loc), dims); }
+Tensor Tensor::roll(const Shape& shifts, const Dims& dims, Loc loc) const { return tapir::roll(In(*this, loc), shifts, dims); }
+Tensor Tensor::tril(int64_t diagonal, Loc loc) const { return tapir::tril(In(*this, loc), diagonal); }
+Tensor Tensor::triu(int64_t diagonal, Loc loc) const { return tapir::triu(In(*this, loc), diagonal); }
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+Tensor pad_again(const Tensor& x, const PadCall& call) {
+    if (is_floating(x.dtype())) return pad(x, call.widths, call.value);
+    return pad(x, call.widths, static_cast<int64_t>(call.value));
+}
+
+}  // namespace
+
+TAPIR_FORM(tril, int64_t, same(t[0]), tril(x[0], a), f("diagonal", a));
+TAPIR_FORM(triu, int64_t, same(t[0]), triu(x[0], a), f("diagonal", a));
+TAPIR_FORM(flip, Dims, same(t[0]), flip(x[0], a), f("dims", a));
+TAPIR_FORM(roll, RollCall, same(t[0]), roll(x[0], a.shifts, a.dims), f("shifts", a.shifts)("dims", a.dims));
+TAPIR_FORM(repeat, Shape, unstated(), repeat(x[0], a), f("repeats", a));
+TAPIR_FORM(pad, PadCall, unstated(), pad_again(x[0], a), f("pad", a.widths)("value", a.value));
+
+}  // namespace tapir

@@ -1,0 +1,457 @@
+// What drives the element-wise loops: tails, strides, broadcasting, conversion between element types.
+#include <cstring>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "tapir/ops/arrange/arrange.h"
+#include "tapir/ops/elementwise/elementwise_kernels.h"
+#include "tapir/ops/elementwise/fused_kernels.h"
+#include "tapir/ops/index/gather.h"
+
+namespace tapir::kernels {
+namespace TAPIR_ISA {
+namespace {
+
+using i64 = std::int64_t;
+
+constexpr i64 kBlock = 512;  // elements converted at a time: all operands of a block stay in the first-level cache
+
+// --- Conversion ------------------------------------------------------------------------------------------------------
+
+struct F16 {
+    std::uint16_t bits;
+};
+struct BF16 {
+    std::uint16_t bits;
+};
+struct Bool {
+    std::uint8_t value;
+};
+
+template <class T>
+float to_float(T x) {
+    if constexpr (__is_same(T, F16)) {
+        return static_cast<float>(__builtin_bit_cast(_Float16, x.bits));
+    } else if constexpr (__is_same(T, BF16)) {
+        return __builtin_bit_cast(float, static_cast<std::uint32_t>(x.bits) << 16);
+    }
+}
+
+inline std::uint16_t round_to_bfloat16(float x) {
+    const auto f = __builtin_bit_cast(std::uint32_t, x);
+    const std::uint32_t rounded = (f + 0x7fffu + ((f >> 16) & 1u)) >> 16;
+    return static_cast<std::uint16_t>((f & 0x7fffffffu) > 0x7f800000u ? (f >> 16) | 0x40u : rounded);
+}
+
+// Out of range gives the smallest integer, as the machine does; in C++ it would be undefined.
+template <class I, class F>
+I to_integer(F x) {
+    if constexpr (sizeof(I) == 8) {
+        return x >= F(-0x1p63) && x < F(0x1p63) ? static_cast<I>(x) : INT64_MIN;
+    } else if constexpr (sizeof(I) == 4) {
+        return x >= F(-0x1p31) && x < F(0x1p31) ? static_cast<I>(x) : INT32_MIN;
+    } else {
+        return static_cast<I>(to_integer<i64>(x));
+    }
+}
+
+template <class To, class From>
+To convert_one(From x) {
+    if constexpr (__is_same(From, To)) {
+        return x;
+    } else if constexpr (__is_same(From, F16) || __is_same(From, BF16)) {
+        return convert_one<To>(to_float(x));
+    } else if constexpr (__is_same(From, Bool)) {
+        return convert_one<To>(static_cast<std::int32_t>(x.value != 0));
+    } else if constexpr (__is_same(To, Bool)) {
+        return Bool{x != From(0)};
+    } else if constexpr (__is_same(To, F16)) {
+        return F16{__builtin_bit_cast(std::uint16_t, static_cast<_Float16>(static_cast<float>(x)))};
+    } else if constexpr (__is_same(To, BF16)) {
+        return BF16{round_to_bfloat16(static_cast<float>(x))};
+    } else if constexpr ((__is_same(From, float) || __is_same(From, double)) && !(__is_same(To, float) || __is_same(To, double))) {
+        return to_integer<To>(x);
+    } else {
+        return static_cast<To>(x);
+    }
+}
+
+template <class From, class To>
+void convert_loop(const void* from, i64 from_stride, void* to, i64 to_stride, i64 n) {
+    const auto* x = static_cast<const From*>(from);
+    auto* y = static_cast<To*>(to);
+    if (from_stride == 1 && to_stride == 1) {
+        if constexpr (__is_same(From, To)) {
+            std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(From));
+        } else {
+#pragma omp simd
+            for (i64 i = 0; i < n; ++i) y[i] = convert_one<To>(x[i]);
+        }
+    } else {
+        for (i64 i = 0; i < n; ++i) y[i * to_stride] = convert_one<To>(x[i * from_stride]);
+    }
+}
+
+using ConvertLoop = void (*)(const void*, i64, void*, i64, i64);
+#define TAPIR_CONVERT_TO(From)                                                                                              \
+    {convert_loop<From, Bool>, convert_loop<From, std::uint8_t>, convert_loop<From, std::int32_t>, convert_loop<From, i64>, \
+     convert_loop<From, F16>,  convert_loop<From, BF16>,         convert_loop<From, float>,        convert_loop<From, double>}
+const ConvertLoop convert_loops[kDTypes][kDTypes] = {TAPIR_CONVERT_TO(Bool),  TAPIR_CONVERT_TO(std::uint8_t), TAPIR_CONVERT_TO(std::int32_t),
+                                                     TAPIR_CONVERT_TO(i64),   TAPIR_CONVERT_TO(F16),          TAPIR_CONVERT_TO(BF16),
+                                                     TAPIR_CONVERT_TO(float), TAPIR_CONVERT_TO(double)};
+
+// --- Tails -------------------------------------------------------------------------------------------------------------
+
+// The last count < kLanes elements of an operand, widened to kLanes with copies of the first: a value that occurs
+// anyway, so that no lane runs into a slow or trapping special case that the data does not have.
+template <class T>
+void widen(void* to, const void* from, i64 count) {
+    const auto* x = static_cast<const T*>(from);
+    auto* y = static_cast<T*>(to);
+    for (i64 i = 0; i < kLanes; ++i) y[i] = x[i < count ? i : 0];
+}
+
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+inline void load_tail(void* to, const void* from, unsigned size, i64 count) {
+    const auto mask = static_cast<__mmask16>((1u << count) - 1);
+    if (size == 4) {
+        const __m512i first = _mm512_set1_epi32(*static_cast<const int*>(from));
+        _mm512_store_si512(to, _mm512_mask_loadu_epi32(first, mask, from));
+    } else if (size == 8) {
+        const __m512i first = _mm512_set1_epi64(*static_cast<const long long*>(from));
+        auto* halves = static_cast<__m512i*>(to);
+        _mm512_store_si512(halves, _mm512_mask_loadu_epi64(first, static_cast<__mmask8>(mask), from));
+        const auto* upper = static_cast<const long long*>(from) + 8;
+        _mm512_store_si512(halves + 1, _mm512_mask_loadu_epi64(first, static_cast<__mmask8>(mask >> 8), upper));
+    } else {
+        widen<std::uint8_t>(to, from, count);
+    }
+}
+
+inline void store_tail(void* to, const void* from, unsigned size, i64 count) {
+    const auto mask = static_cast<__mmask16>((1u << count) - 1);
+    if (size == 4) {
+        _mm512_mask_storeu_epi32(to, mask, _mm512_load_si512(from));
+    } else if (size == 8) {
+        const auto* halves = static_cast<const __m512i*>(from);
+        _mm512_mask_storeu_epi64(to, static_cast<__mmask8>(mask), _mm512_load_si512(halves));
+        _mm512_mask_storeu_epi64(static_cast<long long*>(to) + 8, static_cast<__mmask8>(mask >> 8), _mm512_load_si512(halves + 1));
+    } else {
+        _mm_mask_storeu_epi8(to, mask, _mm_load_si128(static_cast<const __m128i*>(from)));
+    }
+}
+#else
+inline void load_tail(void* to, const void* from, unsigned size, i64 count) {
+    if (size == 4) {
+        widen<std::uint32_t>(to, from, count);
+    } else if (size == 8) {
+        widen<std::uint64_t>(to, from, count);
+    } else {
+        widen<std::uint8_t>(to, from, count);
+    }
+}
+
+inline void store_tail(void* to, const void* from, unsigned size, i64 count) { std::memcpy(to, from, static_cast<std::size_t>(count) * size); }
+#endif
+
+// --- The general path --------------------------------------------------------------------------------------------------
+
+i64 smaller(i64 a, i64 b) { return a < b ? a : b; }
+
+// Walks a strided array in row-major order, a run along the last dimension at a time.
+struct Cursor {
+    const i64* sizes;
+    const i64* strides;
+    int rank;
+    i64 index[8];
+    i64 offset = 0;
+
+    Cursor(const i64* all_sizes, const i64* all_strides, int dims, i64 position) : sizes(all_sizes), strides(all_strides), rank(dims) {
+        for (int d = rank; d-- > 0;) {
+            index[d] = position % sizes[d];
+            position /= sizes[d];
+            offset += index[d] * strides[d];
+        }
+    }
+    i64 run() const { return rank == 0 ? 1 : sizes[rank - 1] - index[rank - 1]; }
+    i64 stride() const { return rank == 0 ? 0 : strides[rank - 1]; }
+    void advance(i64 n) {  // n <= run()
+        if (rank == 0) return;
+        int d = rank - 1;
+        index[d] += n;
+        offset += n * strides[d];
+        while (d > 0 && index[d] == sizes[d]) {
+            offset -= sizes[d] * strides[d];
+            index[d] = 0;
+            --d;
+            ++index[d];
+            offset += strides[d];
+        }
+    }
+};
+
+unsigned size_of(DType dtype) { return static_cast<unsigned>(itemsize(dtype)); }
+
+bool is_linear(const i64* sizes, const i64* strides, int rank) {
+    i64 expected = 1;
+    for (int d = rank; d-- > 0;) {
+        if (sizes[d] != 1 && strides[d] != expected) return false;
+        expected *= sizes[d];
+    }
+    return true;
+}
+
+bool is_repeated(const i64* sizes, const i64* strides, int rank) {
+    for (int d = 0; d < rank; ++d) {
+        if (sizes[d] != 1 && strides[d] != 0) return false;
+    }
+    return true;
+}
+
+template <class OneOperand, class Args>  // of ElementwiseArgs or FusedArgs
+void gather(const OneOperand& operand, const Args& args, i64 position, i64 count, DType compute, std::byte* to) {
+    Cursor cursor(args.sizes, operand.strides, args.rank, position);
+    const ConvertLoop loop = convert_loops[static_cast<int>(operand.dtype)][static_cast<int>(compute)];
+    const auto* base = static_cast<const std::byte*>(operand.data);
+    for (i64 done = 0; done < count;) {
+        const i64 n = smaller(cursor.run(), count - done);
+        loop(base + cursor.offset * size_of(operand.dtype), cursor.stride(), to + done * size_of(compute), 1, n);
+        cursor.advance(n);
+        done += n;
+    }
+}
+
+void scatter(const std::byte* from, DType from_dtype, const ElementwiseArgs& args, i64 position, i64 count) {
+    Cursor cursor(args.sizes, args.out_strides, args.rank, position);
+    const ConvertLoop loop = convert_loops[static_cast<int>(from_dtype)][static_cast<int>(args.out_dtype)];
+    auto* base = static_cast<std::byte*>(args.out);
+    for (i64 done = 0; done < count;) {
+        const i64 n = smaller(cursor.run(), count - done);
+        loop(from + done * size_of(from_dtype), 1, base + cursor.offset * size_of(args.out_dtype), cursor.stride(), n);
+        cursor.advance(n);
+        done += n;
+    }
+}
+
+}  // namespace
+
+void convert(DType from_type, const void* from, i64 from_stride, DType to_type, void* to, i64 to_stride, i64 n) {
+    convert_loops[static_cast<int>(from_type)][static_cast<int>(to_type)](from, from_stride, to, to_stride, n);
+}
+
+void run_contiguous(Loop loop, i64 n, void* out, unsigned out_size, const void* const* in, unsigned in_size, int operands, const double* params) {
+    const i64 whole = n / kLanes * kLanes;
+    if (whole > 0) loop(whole, out, in, params);
+    const i64 rest = n - whole;
+    if (rest == 0) return;
+    alignas(64) std::byte buffers[kMaxOperands][kLanes * 8];
+    alignas(64) std::byte result[kLanes * 8];
+    const void* tails[kMaxOperands];
+    for (int k = 0; k < operands; ++k) {
+        load_tail(buffers[k], static_cast<const std::byte*>(in[k]) + whole * in_size, in_size, rest);
+        tails[k] = buffers[k];
+    }
+    loop(kLanes, result, tails, params);
+    store_tail(static_cast<std::byte*>(out) + whole * out_size, result, out_size, rest);
+}
+
+void run_repeated(Loop loop, i64 n, void* out, unsigned out_size, const void* const* in, unsigned in_size, int operands, const double* params,
+                  unsigned repeated) {
+    constexpr i64 block = 256;
+    const i64 fill = n < block ? (n + kLanes - 1) / kLanes * kLanes : block;
+    alignas(64) std::byte buffers[kMaxOperands][block * 8];
+    alignas(64) std::byte result[kLanes * 8];
+    const void* parts[kMaxOperands];
+    for (int k = 0; k < operands; ++k) {
+        if (!(repeated >> k & 1)) continue;
+        if (fill == kLanes) {
+            load_tail(buffers[k], in[k], in_size, 1);
+        } else if (in_size == 4) {
+            convert_loops[static_cast<int>(DType::float32)][static_cast<int>(DType::float32)](in[k], 0, buffers[k], 1, fill);
+        } else {
+            convert_loops[static_cast<int>(DType::int64)][static_cast<int>(DType::int64)](in[k], 0, buffers[k], 1, fill);
+        }
+        parts[k] = buffers[k];
+    }
+    for (i64 position = 0; position < n; position += block) {
+        const i64 count = smaller(block, n - position), whole = count / kLanes * kLanes, rest = count - whole;
+        for (int k = 0; k < operands; ++k) {
+            if (!(repeated >> k & 1)) parts[k] = static_cast<const std::byte*>(in[k]) + position * in_size;
+        }
+        std::byte* to = static_cast<std::byte*>(out) + position * out_size;
+        if (whole > 0) loop(whole, to, parts, params);
+        if (rest == 0) continue;
+        alignas(64) std::byte tails[kMaxOperands][kLanes * 8];
+        for (int k = 0; k < operands; ++k) {
+            if (repeated >> k & 1) continue;
+            load_tail(tails[k], static_cast<const std::byte*>(parts[k]) + whole * in_size, in_size, rest);
+            parts[k] = tails[k];
+        }
+        loop(kLanes, result, parts, params);
+        store_tail(to + whole * out_size, result, out_size, rest);
+    }
+}
+
+void run_general(const ElementwiseArgs& args, i64 begin, i64 end) {
+    alignas(64) std::byte buffers[kMaxOperands][kBlock * 8];
+    alignas(64) std::byte result[kBlock * 8];
+    const DType compute = stored_as(args.kernel.compute);
+    const DType loop_out = args.kernel.to_bool ? DType::boolean : compute;
+    const bool out_linear = args.out_dtype == loop_out && is_linear(args.sizes, args.out_strides, args.rank);
+    bool linear[kMaxOperands], filled[kMaxOperands] = {};
+    for (int k = 0; k < args.operands; ++k) {
+        linear[k] = args.in[k].dtype == compute && is_linear(args.sizes, args.in[k].strides, args.rank);
+        if (!linear[k] && is_repeated(args.sizes, args.in[k].strides, args.rank)) {
+            gather(args.in[k], args, 0, 1, compute, buffers[k]);
+            convert(compute, buffers[k], 0, compute, buffers[k], 1, smaller(kBlock, (end - begin + kLanes - 1) / kLanes * kLanes));
+            filled[k] = true;
+        }
+    }
+    for (i64 position = begin; position < end; position += kBlock) {
+        const i64 count = smaller(kBlock, end - position);
+        const i64 padded = (count + kLanes - 1) / kLanes * kLanes;
+        const void* in[kMaxOperands];
+        for (int k = 0; k < args.operands; ++k) {
+            in[k] = buffers[k];
+            if (filled[k]) continue;
+            if (linear[k] && padded == count) {
+                in[k] = static_cast<const std::byte*>(args.in[k].data) + position * size_of(compute);
+                continue;
+            }
+            gather(args.in[k], args, position, count, compute, buffers[k]);
+            std::byte* pad = buffers[k] + count * size_of(compute);
+            convert(compute, buffers[k], 0, compute, pad, 1, padded - count);
+        }
+        if (out_linear && padded == count) {
+            args.loop(count, static_cast<std::byte*>(args.out) + position * size_of(loop_out), in, args.kernel.params);
+        } else {
+            args.loop(padded, result, in, args.kernel.params);
+            scatter(result, loop_out, args, position, count);
+        }
+    }
+}
+
+// --- Fused ops -----------------------------------------------------------------------------------------------------------
+
+namespace {
+
+template <class T>
+void repeat(const void* from, void* to, i64 n) {
+    const T x = *static_cast<const T*>(from);
+    auto* y = static_cast<T*>(to);
+#pragma omp simd
+    for (i64 i = 0; i < n; ++i) y[i] = x;
+}
+
+template <class T>
+void choose(i64 n, void* out, const void* const* in, const double*) {
+    n = n / kLanes * kLanes;
+    auto* y = static_cast<T*>(out);
+    const auto* mask = static_cast<const std::uint8_t*>(in[0]);
+    const auto *a = static_cast<const T*>(in[1]), *b = static_cast<const T*>(in[2]);
+#pragma omp simd
+    for (i64 i = 0; i < n; ++i) {
+        const T x = a[i], z = b[i];
+        y[i] = mask[i] ? x : z;
+    }
+}
+
+template <class T>
+void as_numbers(i64 n, void* out, const void* const* in, const double*) {
+    n = n / kLanes * kLanes;
+    auto* y = static_cast<T*>(out);
+    const auto* mask = static_cast<const std::uint8_t*>(in[0]);
+#pragma omp simd
+    for (i64 i = 0; i < n; ++i) y[i] = static_cast<T>(mask[i] != 0);
+}
+
+template <class Half>
+void round_to(i64 n, void* out, const void* const* in, const double*) {
+    n = n / kLanes * kLanes;
+    auto* y = static_cast<float*>(out);
+    const auto* x = static_cast<const float*>(in[0]);
+#pragma omp simd
+    for (i64 i = 0; i < n; ++i) y[i] = to_float(convert_one<Half>(x[i]));
+}
+
+}  // namespace
+
+Loop where_loop(Compute compute) {
+    constexpr Loop loops[] = {choose<std::int32_t>, choose<i64>, choose<float>, choose<double>};
+    return loops[static_cast<int>(compute)];
+}
+
+Loop number_loop(Compute compute) {
+    constexpr Loop loops[] = {as_numbers<std::int32_t>, as_numbers<i64>, as_numbers<float>, as_numbers<double>};
+    return loops[static_cast<int>(compute)];
+}
+
+Loop rounding_loop(DType dtype) { return dtype == DType::float16 ? round_to<F16> : round_to<BF16>; }
+
+void run_fused(const FusedArgs& args, i64 begin, i64 end) {
+    using Way = FusedArgs::Way;
+    constexpr i64 tile_bytes = FusedArgs::kTileBytes;
+    alignas(64) std::byte buffers[FusedArgs::kMostRegisters][tile_bytes];
+    const DType compute = stored_as(args.compute);
+    const i64 size = size_of(compute), tile = tile_bytes / size;
+    const auto held_as = [compute](DType dtype) { return dtype == DType::boolean ? dtype : compute; };
+    const void* place[FusedArgs::kMostRegisters];
+    for (int k = 0; k < args.registers; ++k) place[k] = buffers[k];
+    const i64 most = smaller(tile, (end - begin + kLanes - 1) / kLanes * kLanes);
+    for (int k = 0; k < args.inputs; ++k) {
+        if (args.way[k] == Way::filled) place[k] = args.in[k].data;
+        if (args.way[k] != Way::repeated) continue;
+        const DType dtype = args.in[k].dtype;
+        if (dtype != compute) {
+            convert(dtype, args.in[k].data, 0, held_as(dtype), buffers[k], 1, most);
+        } else if (size == 4) {
+            repeat<std::uint32_t>(args.in[k].data, buffers[k], most);
+        } else {
+            repeat<std::uint64_t>(args.in[k].data, buffers[k], most);
+        }
+    }
+    for (i64 position = begin; position < end; position += tile) {
+        const i64 count = smaller(tile, end - position), padded = (count + kLanes - 1) / kLanes * kLanes;
+        const bool is_whole = padded == count;
+        for (int k = 0; k < args.inputs; ++k) {
+            if (args.way[k] == Way::repeated || args.way[k] == Way::filled) continue;
+            const DType held = held_as(args.in[k].dtype);
+            const i64 item = size_of(held);
+            const std::byte* from = static_cast<const std::byte*>(args.in[k].data) + position * item;
+            if (args.way[k] == Way::linear && is_whole) {
+                place[k] = from;
+                continue;
+            }
+            place[k] = buffers[k];
+            if (args.way[k] == Way::linear) {
+                std::memcpy(buffers[k], from, static_cast<std::size_t>(count * item));
+            } else {
+                gather(args.in[k], args, position, count, held, buffers[k]);
+            }
+            if (!is_whole) convert(held, buffers[k], 0, held, buffers[k] + count * item, 1, padded - count);
+        }
+        const bool is_direct = is_whole && !args.overlaps;
+        const auto is_held = [&](int i) { return args.out_dtype[i] == held_as(args.out_dtype[i]); };
+        const auto out_at = [&](int i) { return static_cast<std::byte*>(args.out[i]) + position * size_of(args.out_dtype[i]); };
+        for (int i = 0; i < args.outputs; ++i) place[args.out_register[i]] = is_direct && is_held(i) ? out_at(i) : buffers[args.out_register[i]];
+        for (int s = 0; s < args.step_count; ++s) {
+            const FusedStep& step = args.steps[s];
+            const void* in[3];
+            for (int k = 0; k < step.count; ++k) in[k] = place[step.in[k]];
+            step.loop(padded, const_cast<void*>(place[step.out]), in, step.params);
+        }
+        for (int i = 0; i < args.outputs; ++i) {
+            if (is_direct && is_held(i)) continue;
+            const std::byte* from = buffers[args.out_register[i]];
+            if (is_held(i)) {
+                std::memcpy(out_at(i), from, static_cast<std::size_t>(count * size_of(args.out_dtype[i])));
+            } else {
+                convert(compute, from, 1, args.out_dtype[i], out_at(i), 1, count);
+            }
+        }
+    }
+}
+
+}  // namespace TAPIR_ISA
+}  // namespace tapir::kernels

@@ -1,0 +1,152 @@
+// See indexing.h.
+#include "tapir/ops/index/indexing_kernels.h"
+
+namespace tapir::kernels {
+namespace TAPIR_ISA {
+namespace {
+
+using i64 = std::int64_t;
+
+// Calls body with a pointer type's element: an unsigned integer of that size.
+template <class Body>
+void by_size(unsigned size, const Body& body) {
+    switch (size) {
+        case 1: return body(std::uint8_t{});
+        case 2: return body(std::uint16_t{});
+        case 4: return body(std::uint32_t{});
+        default: return body(std::uint64_t{});
+    }
+}
+
+template <class Body>
+void by_type(Compute type, const Body& body) {
+    switch (type) {
+        case Compute::i32: return body(std::uint32_t{});  // unsigned: wraps instead of overflowing
+        case Compute::i64: return body(std::uint64_t{});
+        case Compute::f32: return body(float{});
+        case Compute::f64: return body(double{});
+    }
+}
+
+template <class Body>
+void by_signed_type(Compute type, const Body& body) {
+    switch (type) {
+        case Compute::i32: return body(std::int32_t{});
+        case Compute::i64: return body(i64{});
+        case Compute::f32: return body(float{});
+        case Compute::f64: return body(double{});
+    }
+}
+
+template <class T>
+void choose(i64 n, const std::uint8_t* mask, i64 mask_step, const T* a, i64 a_step, const T* b, i64 b_step, T* to) {
+    if (mask_step == 1 && a_step == 1 && b_step == 1) {
+#pragma omp simd
+        for (i64 i = 0; i < n; ++i) {  // both sides are read, so that the loop has no branch
+            const T x = a[i], y = b[i];
+            to[i] = mask[i] ? x : y;
+        }
+    } else if (mask_step == 1 && a_step == 1 && b_step == 0) {
+        const T y = *b;
+#pragma omp simd
+        for (i64 i = 0; i < n; ++i) {
+            const T x = a[i];
+            to[i] = mask[i] ? x : y;
+        }
+    } else if (mask_step == 1 && a_step == 0 && b_step == 1) {
+        const T x = *a;
+#pragma omp simd
+        for (i64 i = 0; i < n; ++i) {
+            const T y = b[i];
+            to[i] = mask[i] ? x : y;
+        }
+    } else {
+        for (i64 i = 0; i < n; ++i) to[i] = mask[i * mask_step] ? a[i * a_step] : b[i * b_step];
+    }
+}
+
+}  // namespace
+
+void choose_run(unsigned size, i64 n, const std::uint8_t* mask, i64 mask_step, const void* a, i64 a_step, const void* b, i64 b_step, void* to) {
+    by_size(size,
+            [&]<class T>(T) { choose(n, mask, mask_step, static_cast<const T*>(a), a_step, static_cast<const T*>(b), b_step, static_cast<T*>(to)); });
+}
+
+void gather_run(unsigned size, i64 n, void* to, const void* from, const i64* index, i64 stride, i64 step) {
+    by_size(size, [&]<class T>(T) {
+        auto* y = static_cast<T*>(to);
+        const auto* x = static_cast<const T*>(from);
+        for (i64 i = 0; i < n; ++i) y[i] = x[index[i] * stride + i * step];
+    });
+}
+
+void scatter_run(unsigned size, i64 n, void* to, const i64* index, i64 stride, i64 step, const void* from, i64 from_step) {
+    by_size(size, [&]<class T>(T) {
+        auto* y = static_cast<T*>(to);
+        const auto* x = static_cast<const T*>(from);
+        for (i64 i = 0; i < n; ++i) y[index[i] * stride + i * step] = x[i * from_step];
+    });
+}
+
+void take_run(unsigned size, i64 n, void* to, void* from, const i64* index, i64 stride, i64 step) {
+    by_size(size, [&]<class T>(T) {
+        auto* y = static_cast<T*>(to);
+        auto* x = static_cast<T*>(from);
+        for (i64 i = n; i-- > 0;) {
+            T& element = x[index[i] * stride + i * step];
+            y[i] = element;
+            element = 0;
+        }
+    });
+}
+
+void scatter_add_run(Compute type, i64 n, void* to, const i64* index, i64 stride, i64 step, const void* from, i64 from_step) {
+    by_type(type, [&]<class T>(T) {
+        auto* y = static_cast<T*>(to);
+        const auto* x = static_cast<const T*>(from);
+        for (i64 i = 0; i < n; ++i) y[index[i] * stride + i * step] += x[i * from_step];
+    });
+}
+
+void scatter_combine_run(Combine how, Compute type, i64 n, void* to, const i64* index, i64 stride, i64 step, const void* from, i64 from_step) {
+    by_signed_type(type, [&]<class T>(T) {
+        auto* y = static_cast<T*>(to);
+        const auto* x = static_cast<const T*>(from);
+        for (i64 i = 0; i < n; ++i) {
+            T& element = y[index[i] * stride + i * step];
+            const T value = x[i * from_step];
+            if (how == Combine::prod) {
+                element = static_cast<T>(element * value);  // integers wrap: -fwrapv
+            } else if (value != value || (how == Combine::max ? value > element : value < element)) {
+                element = value;
+            }
+        }
+    });
+}
+
+void add_run(Compute type, i64 n, void* to, i64 to_step, const void* from, i64 from_step) {
+    by_type(type, [&]<class T>(T) {
+        auto* y = static_cast<T*>(to);
+        const auto* x = static_cast<const T*>(from);
+        if (to_step == 1 && from_step == 1) {
+#pragma omp simd
+            for (i64 i = 0; i < n; ++i) y[i] += x[i];
+        } else {
+            for (i64 i = 0; i < n; ++i) y[i * to_step] += x[i * from_step];
+        }
+    });
+}
+
+void index_range(const i64* index, i64 n, i64* low, i64* high) {
+    i64 least = index[0], most = index[0];
+#pragma omp simd reduction(min : least) reduction(max : most)
+    for (i64 i = 0; i < n; ++i) {
+        least = index[i] < least ? index[i] : least;
+        most = index[i] > most ? index[i] : most;
+    }
+    *low = least;
+    *high = most;
+}
+
+}  // namespace TAPIR_ISA
+}  // namespace tapir::kernels

@@ -1,0 +1,356 @@
+// cat and stack: several tensors written one after the other into a new one.
+#include <cstring>
+
+#include "tapir/autograd/op_form.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
+#include "tapir/ops/arrange/arrange_impl.h"
+#include "tapir/ops/elementwise/elementwise_impl.h"
+#include "tapir/ops/index/index_impl.h"
+#include "tapir/ops/into_impl.h"
+#include "tapir/ops/join/join.h"
+#include "tapir/ops/view/view.h"
+
+namespace tapir {
+namespace {
+
+using std::int64_t;
+
+constexpr std::size_t kMaxInputs = 255;  // of one record
+
+void cat_rule(Backward& b) {  // attributes: the dimension, then each input's size along it
+    const int64_t* attrs = &b.attrs<int64_t>();
+    const int dim = static_cast<int>(attrs[0]);
+    int64_t start = 0;
+    for (int i = 0; i < b.input_count(); ++i) {
+        const int64_t length = attrs[1 + i];
+        if (b.needs(i)) {
+            const Tensor part = narrow(b.grad(), dim, start, length);
+            b.give(i, b.input_shape(i).rank() == part.dim() ? part : reshape(part, {0}));  // of shape (0,) among others
+        }
+        start += length;
+    }
+}
+
+void stack_rule(Backward& b) {
+    const int dim = b.attrs<int>();
+    for (int i = 0; i < b.input_count(); ++i) {
+        if (b.needs(i)) b.give(i, select(b.grad(), dim, i));
+    }
+}
+
+}  // namespace
+
+TAPIR_OP(cat, "Concat", cat_rule, "Tensors joined along an existing dimension.", TAPIR_SAMPLE("f(3) f(4)", cat({x[0], x[1]})),
+         TAPIR_SAMPLE("f(3,2) f(3,4) f(3,1)", cat({x[0], x[1], x[2]}, 1)), TAPIR_SAMPLE("f(2,3) f(1,3)", cat({x[0], x[1], x[0]}, -2)),
+         TAPIR_SAMPLE("f(2,3,2) f(2,1,2)", cat({x[0], x[1]}, 1)), TAPIR_SAMPLE("f(0) f(3,2)", cat({x[0], x[1]})),
+         TAPIR_SAMPLE("f(2,0,3) f(2,2,3)", cat({x[0], x[1]}, -2)));
+TAPIR_OP(stack, NoOnnx("Unsqueeze, Concat"), stack_rule, "Tensors of one shape joined along a new dimension.",
+         TAPIR_SAMPLE("f(3) f(3)", stack({x[0], x[1]})), TAPIR_SAMPLE("f(2,3) f(2,3) f(2,3)", stack({x[0], x[1], x[2]}, 1)),
+         TAPIR_SAMPLE("f(2,3) f(2,3)", stack({x[0], x[1], x[0]}, -1)), TAPIR_SAMPLE("f() f()", stack({x[0], x[1]})));
+
+namespace {
+
+struct Join {
+    int64_t sizes[kMaxRank];  // of the result
+    int rank;
+    int dim;
+    DType dtype;
+    bool plain = true;  // every input is contiguous and of the result's dtype
+    bool too_large = false;
+    int64_t numel = 0;
+
+    Shape shape() const { return {sizes, rank}; }
+    // Unrolled by hand: of the plain loop gcc makes `rep movsq`, which takes 15 ns to start.
+    void copy_sizes(const TensorImpl* x) {
+        rank = x->rank;
+#pragma GCC unroll 8
+        for (int d = 0; d < kMaxRank; ++d) {
+            if (d >= rank) break;
+            sizes[d] = x->sizes[d];
+        }
+    }
+};
+
+// PyTorch's exception: tensors of shape (0,) join with anything.
+bool is_skipped(const TensorImpl* t) noexcept { return t->rank == 1 && t->sizes[0] == 0; }
+
+// What both check of every input.
+inline void add_input(const char* op, const TensorList& list, const Tensor& t, Join& join) {
+    if (!t.defined()) [[unlikely]]
+        detail::fail_undefined(op, list.loc);
+    const TensorImpl* x = t.impl();
+    join.plain &= x->is_contiguous();
+    join.too_large |= __builtin_add_overflow(join.numel, x->numel, &join.numel);
+    if (x->dtype != join.dtype) [[unlikely]] {
+        join.plain = false;
+        join.dtype = promote(join.dtype, x->dtype);
+    }
+    if (x->device != list[0].impl()->device) [[unlikely]]
+        detail::check_same_device(op, list[0], t, list.loc);
+}
+
+bool same_sizes(const TensorImpl* a, const TensorImpl* b) noexcept {
+    if (a->rank != b->rank) return false;
+    for (int d = 0; d < a->rank; ++d) {
+        if (a->sizes[d] != b->sizes[d]) return false;
+    }
+    return true;
+}
+
+void begin_join(const char* op, const TensorList& list, Join& join) {
+    if (list.size == 0) fail<ValueError>(list.loc, "{}: needs at least one tensor", op);
+    detail::check_defined(In(list[0], list.loc), op);
+    join.dtype = list[0].dtype();
+    add_input(op, list, list[0], join);
+}
+
+[[noreturn, gnu::cold, gnu::noinline]] void fail_cat(const char* op, const TensorList& list, const TensorImpl* a, const TensorImpl* b, int d) {
+    if (a->rank != b->rank) {
+        fail<ShapeError>(list.loc, "{}: shapes {} and {} differ in their number of dimensions", op, Shape(a->sizes, a->rank),
+                         Shape(b->sizes, b->rank));
+    }
+    fail<ShapeError>(list.loc, "{}: shapes {} and {} differ in another dimension than {}", op, Shape(a->sizes, a->rank), Shape(b->sizes, b->rank), d);
+}
+
+Join plan_cat(const char* op, const TensorList& list, int dim) {
+    Join join;
+    begin_join(op, list, join);
+    std::size_t i = 0;
+    while (i + 1 < list.size && is_skipped(list[i].impl())) add_input(op, list, list[++i], join);
+    const TensorImpl* first = list[i].impl();
+    const int rank = first->rank;
+    if (rank == 0) fail<ShapeError>(list.loc, "{}: 0-d tensors have no dimension to be joined along; use stack()", op);
+    const int d = join.dim = detail::wrap_dim(dim, rank, op, list.loc);
+    join.copy_sizes(first);
+    for (++i; i < list.size; ++i) {
+        add_input(op, list, list[i], join);
+        const TensorImpl* t = list[i].impl();
+        if (is_skipped(t)) continue;
+        if (t->rank != rank) [[unlikely]]
+            fail_cat(op, list, first, t, d);
+        for (int k = 0; k < rank; ++k) {
+            if (k != d && t->sizes[k] != first->sizes[k]) [[unlikely]]
+                fail_cat(op, list, first, t, d);
+        }
+        join.sizes[d] += t->sizes[d];
+    }
+    return join;
+}
+
+Join plan_stack(const TensorList& list, int dim) {
+    Join join;
+    begin_join("stack", list, join);
+    const TensorImpl* first = list[0].impl();
+    const int d = join.dim = detail::wrap_dim(dim, first->rank + 1, "stack", list.loc);
+    if (first->rank == kMaxRank) fail<ShapeError>(list.loc, "stack: at most {} dimensions, got {}", kMaxRank, kMaxRank + 1);
+    for (std::size_t i = 1; i < list.size; ++i) {
+        add_input("stack", list, list[i], join);
+        if (!same_sizes(first, list[i].impl())) [[unlikely]]
+            fail<ShapeError>(list.loc, "stack: shapes {} and {} differ", list[0].shape(), list[i].shape());
+    }
+    join.copy_sizes(first);
+    for (int k = join.rank++; k > d; --k) join.sizes[k] = join.sizes[k - 1];
+    join.sizes[d] = static_cast<int64_t>(list.size);
+    return join;
+}
+
+// Several inputs a launch.
+void join_on_gpu(const TensorList& list, const Join& join, bool stacked, const TensorImpl* y) {
+    kernels::JoinArgs args;
+    const auto item = static_cast<int64_t>(itemsize(join.dtype));
+    const int64_t inner = y->strides[join.dim] * item;
+    args.out = on_stream(y);
+    args.row = join.sizes[join.dim] * inner;
+    args.outer = y->numel * item / args.row;
+    int64_t start = 0;
+    for (const Tensor& t : list) {
+        const TensorImpl* x = t.impl();
+        if (x->numel == 0) continue;
+        if (args.parts == kernels::JoinArgs::kMaxParts) {
+            gpu::join(args);
+            args.parts = 0;
+        }
+        const int64_t run = (stacked ? 1 : x->sizes[join.dim]) * inner;
+        args.part[args.parts++] = {on_stream(x), start, run};
+        start += run;
+    }
+    gpu::join(args);
+}
+
+// Both write the same: each input is `outer` runs of elements, which follow each other in the result.
+Tensor write_join(const TensorList& list, const Join& join, bool stacked) {
+    constexpr int64_t most = INT64_MAX / 8;  // elements whose bytes can be counted
+    if (join.too_large || join.numel > most) detail::checked_numel(join.shape(), join.dtype, list.loc);
+    Tensor out = detail::make_empty(join.sizes, join.rank, join.numel, join.dtype, list[0].device(), list.loc);
+    const TensorImpl* y = out.impl();
+    if (y->numel == 0) return out;
+    if (on_gpu(y) && join.plain) {
+        join_on_gpu(list, join, stacked, y);
+        return out;
+    }
+    const int64_t inner = y->strides[join.dim];
+    int64_t outer = 1;
+    for (int d = 0; d < join.dim; ++d) outer *= join.sizes[d];
+    const auto item = static_cast<int64_t>(itemsize(join.dtype));
+    const int64_t row_bytes = join.sizes[join.dim] * inner * item;
+    constexpr int64_t parallel_bytes = 1 << 20;  // from here copy_elements shares the work out
+    const bool by_rows = join.plain && y->numel * item < parallel_bytes;
+    int64_t start = 0;  // along the dimension
+    for (const Tensor& t : list) {
+        const TensorImpl* x = t.impl();
+        if (x->numel == 0) continue;
+        if (by_rows) [[likely]] {
+            const auto bytes = static_cast<std::size_t>((stacked ? 1 : x->sizes[join.dim]) * inner * item);
+            const std::byte* from = x->data;
+            std::byte* to = y->data + start * inner * item;
+            for (int64_t row = 0; row < outer; ++row, from += bytes, to += row_bytes) std::memcpy(to, from, bytes);
+        } else {
+            Shape strides = out.strides();
+            if (stacked) strides.erase(join.dim);
+            const detail::CallLine call(list.loc);
+            copy_elements(detail::make_view(y, t.shape(), strides, start * inner), t);
+        }
+        start += stacked ? 1 : x->sizes[join.dim];
+    }
+    return out;
+}
+
+bool any_tracked(const TensorList& list) {
+    Log* log = detail::thread.log;
+    bool any = false;
+    for (const Tensor& t : list) any |= tracked(t.impl(), *log, list.loc);
+    return any;
+}
+
+// Room for as many, without malloc up to what one record holds; more are only watched.
+template <class T>
+class Room {
+ public:
+    explicit Room(std::size_t count) : many_(count > kMaxInputs + 1 ? count : 0) {}
+    T* data() noexcept { return many_.empty() ? few_ : many_.data(); }
+
+ private:
+    T few_[kMaxInputs + 1];
+    std::vector<T> many_;
+};
+
+void finish_cat(const TensorList& list, const Join& join, const Tensor& out, bool recorded) {
+    const int count = static_cast<int>(list.size);
+    Room<const Tensor*> inputs(list.size), joined(list.size);
+    Room<int64_t> attrs(list.size + 1);
+    attrs.data()[0] = join.dim;
+    int i = 0, joined_count = 0;
+    for (const Tensor& t : list) {
+        const bool skipped = t.dim() != join.rank;  // a graph does not know of it; here its gradient is one of no elements
+        attrs.data()[1 + i] = skipped ? 0 : t.impl()->sizes[join.dim];
+        inputs.data()[i++] = &t;
+        if (!skipped) joined.data()[joined_count++] = &t;
+    }
+    TensorImpl* result = out.impl();
+    const RecordArgs told{cat_op, list.loc, joined.data(), joined_count, &result, 1, nullptr, 0, &join.dim, sizeof(join.dim)};
+    finish_op({cat_op, list.loc, inputs.data(), count, &result, 1, nullptr, 0, attrs.data(), static_cast<std::size_t>(1 + count) * sizeof(int64_t),
+               false, nullptr, 0, &told},
+              recorded);
+}
+
+void finish_stack(const TensorList& list, const Join& join, const Tensor& out, bool recorded) {
+    Room<const Tensor*> inputs(list.size);
+    for (std::size_t i = 0; i < list.size; ++i) inputs.data()[i] = &list[i];
+    TensorImpl* result = out.impl();
+    finish_op({stack_op, list.loc, inputs.data(), static_cast<int>(list.size), &result, 1, nullptr, 0, &join.dim, sizeof(join.dim)}, recorded);
+}
+
+// More tensors than one record holds are joined in groups, and the groups are joined.
+Tensor join_in_groups(const TensorList& list, const Join& join, bool stacked) {
+    const detail::RecordedParts parts(list.loc);
+    std::vector<Tensor> groups, group;
+    for (std::size_t i = 0; i < list.size; i += kMaxInputs) {
+        group.clear();
+        for (std::size_t k = i; k < list.size && k < i + kMaxInputs; ++k) {
+            if (stacked || list[k].dim() == join.rank) group.push_back(list[k].to(join.dtype));
+        }
+        if (!group.empty()) groups.push_back(stacked ? stack(group, join.dim) : cat(group, join.dim));
+    }
+    return cat(groups, join.dim);
+}
+
+}  // namespace
+
+Tensor detail::cat_of(const char* op, const TensorList& tensors, int dim) {
+    const Join join = plan_cat(op, tensors, dim);
+    const bool recorded = detail::thread.log && any_tracked(tensors);
+    if (recorded && tensors.size > kMaxInputs) return join_in_groups(tensors, join, /*stacked=*/false);
+    Tensor out = write_join(tensors, join, /*stacked=*/false);
+    if (detail::thread.observed) finish_cat(tensors, join, out, recorded);
+    return out;
+}
+
+Tensor cat(TensorList tensors, Dim dim) { return detail::cat_of("cat", tensors, dim); }
+
+Tensor stack(TensorList tensors, Dim dim) {
+    const Join join = plan_stack(tensors, dim);
+    const bool recorded = detail::thread.log && any_tracked(tensors);
+    if (recorded && tensors.size > kMaxInputs) return join_in_groups(tensors, join, /*stacked=*/true);
+    Tensor out = write_join(tensors, join, /*stacked=*/true);
+    if (detail::thread.observed) finish_stack(tensors, join, out, recorded);
+    return out;
+}
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// What is large is left to the ops themselves, which share it out.
+bool join_into(const FormCall& x, const Tensor& out, bool stacked) {
+    constexpr std::int64_t most_bytes = 1 << 20;
+    const TensorImpl* y = out.impl();
+    int dim = *static_cast<const int*>(x.attrs);
+    if (dim < 0) dim += y->rank;
+    const auto item = static_cast<int64_t>(itemsize(y->dtype));
+    if (dim < 0 || dim >= y->rank || y->device != cpu || y->numel * item >= most_bytes) return false;
+    int64_t outer = 1, joined = 0;
+    for (int d = 0; d < dim; ++d) outer *= y->sizes[d];
+    for (int i = 0; i < x.count; ++i) {
+        const TensorImpl* t = x[i].impl();
+        if (t->dtype != y->dtype || t->device != cpu || (t->numel > 0 && t->rank + stacked != y->rank)) return false;
+        for (int d = 0, own = 0; t->numel > 0 && d < y->rank; ++d) {
+            if (d == dim) {
+                joined += stacked ? 1 : t->sizes[own];
+                own += !stacked;
+            } else if (t->sizes[own++] != y->sizes[d]) {
+                return false;
+            }
+        }
+    }
+    if (y->numel > 0 && joined != y->sizes[dim]) return false;
+    const int64_t inner = y->strides[dim], row = y->sizes[dim] * inner * item;
+    int64_t start = 0;
+    for (int i = 0; i < x.count; ++i) {
+        const TensorImpl* t = x[i].impl();
+        if (t->numel == 0) continue;
+        const int64_t length = (stacked ? 1 : t->sizes[dim]) * inner;
+        if (t->is_contiguous()) {
+            const std::byte* from = t->data;
+            std::byte* to = y->data + start * item;
+            for (int64_t k = 0; k < outer; ++k, from += length * item, to += row) std::memcpy(to, from, static_cast<std::size_t>(length * item));
+        } else {
+            Shape strides = out.strides();
+            if (stacked) strides.erase(dim);
+            copy_elements(detail::make_view(y, {t->sizes, t->rank}, strides, start), x[i]);
+        }
+        start += length;
+    }
+    return true;
+}
+
+bool cat_into(const FormCall& x, const Tensor& out) { return join_into(x, out, /*stacked=*/false); }
+bool stack_into(const FormCall& x, const Tensor& out) { return join_into(x, out, /*stacked=*/true); }
+
+}  // namespace
+
+TAPIR_INTO_FORM(cat, int, joined(t, a), cat(x.list(), a), cat_into, f("dim", a));
+TAPIR_INTO_FORM(stack, int, stacked(t, a), stack(x.list(), a), stack_into, f("dim", a));
+
+}  // namespace tapir

@@ -1,0 +1,266 @@
+// Systems of equations, inverses and determinants. The gradients are formulas of public ops, after Giles 2008 ("An extended
+// collection of matrix derivative results"). See linalg_impl.h for what computes.
+#include "tapir/ops/linalg/linalg_solve.h"
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
+#include "tapir/core/broadcast_impl.h"
+#include "tapir/core/composed_op_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
+#include "tapir/ops/arrange/arrange.h"
+#include "tapir/ops/arrange/combine.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/elementwise/elementwise_impl.h"
+#include "tapir/ops/elementwise/mask.h"
+#include "tapir/ops/linalg/linalg.h"
+#include "tapir/ops/linalg/linalg_impl.h"
+#include "tapir/ops/linear/matmul.h"
+#include "tapir/ops/make/copy.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/reduce/reduce.h"
+#include "tapir/ops/view/view.h"
+
+namespace tapir {
+namespace {
+
+using std::int64_t;
+using namespace matrices;
+
+void solve_rule(Backward& b);
+void solve_triangular_rule(Backward& b);
+void inv_rule(Backward& b);
+void det_rule(Backward& b);
+void slogdet_rule(Backward& b);
+
+// For samples.
+std::vector<Tensor> list(const linalg::SlogdetResult& r) { return {r.sign, r.logabsdet}; }
+
+}  // namespace
+
+TAPIR_OP(linalg_solve, NoOnnx("custom"), solve_rule, "The x with a x = b.",
+         TAPIR_SAMPLE_AS("f(3,3) f(3,2)", "linalg.solve(x[0], x[1])", linalg::solve(x[0], x[1])),
+         TAPIR_SAMPLE_AS("f(2,3,3) f(2,3)", "linalg.solve(x[0], x[1])", linalg::solve(x[0], x[1])),
+         TAPIR_SAMPLE_AS("f(2,1,2,2) f(3,2,4)", "linalg.solve(x[0], x[1])", linalg::solve(x[0], x[1])),
+         TAPIR_SAMPLE_AS("f(3,3) f(3)", "linalg.solve(x[0], x[1])", linalg::solve(x[0], x[1])));
+TAPIR_OP(linalg_solve_triangular, NoOnnx("custom"), solve_triangular_rule, "The x with a x = b for a triangular a.",
+         TAPIR_SAMPLE_AS("u(3,3) f(3,2)", "linalg.solve_triangular(x[0], x[1], upper=True)", linalg::solve_triangular(x[0], x[1], true)),
+         TAPIR_SAMPLE_AS("u(2,3,3) f(2,3)", "linalg.solve_triangular(x[0], x[1], upper=False, left=False)",
+                         linalg::solve_triangular(x[0], x[1], false, false)),
+         TAPIR_SAMPLE_AS("f(3,3) f(3,2)", "linalg.solve_triangular(x[0], x[1], upper=False, unitriangular=True)",
+                         linalg::solve_triangular(x[0], x[1], false, true, true)));
+TAPIR_OP(linalg_inv, NoOnnx("custom"), inv_rule, "The inverse.", TAPIR_SAMPLE_AS("f(3,3)", "linalg.inv(x[0])", linalg::inv(x[0])),
+         TAPIR_SAMPLE_AS("f(2,2,2)", "linalg.inv(x[0])", linalg::inv(x[0])),
+         TAPIR_SAMPLE_AS("f(3,3)", "linalg.matrix_power(x[0], 5)", linalg::matrix_power(x[0], 5)),
+         TAPIR_SAMPLE_AS("f(2,2)", "linalg.matrix_power(x[0], -3)", linalg::matrix_power(x[0], -3)));
+TAPIR_OP(linalg_det, "Det", det_rule, "The determinant.", TAPIR_SAMPLE_AS("f(3,3)", "linalg.det(x[0])", linalg::det(x[0])),
+         TAPIR_SAMPLE_AS("f(2,2,4,4)", "linalg.det(x[0])", linalg::det(x[0])));
+TAPIR_OP(linalg_slogdet, NoOnnx("Det, Sign, Abs, Log"), slogdet_rule, "The sign of the determinant, and log |det|.",
+         TAPIR_SAMPLE_AS("f(3,3)", "linalg.slogdet(x[0])", list(linalg::slogdet(x[0]))),
+         TAPIR_SAMPLE_AS("f(2,3,3)", "linalg.slogdet(x[0])", list(linalg::slogdet(x[0]))));
+
+namespace {
+
+// Both with one batch.
+void broadcast_batches(const char* op, Tensor& a, Tensor& b, const Loc& loc) {
+    if (!detail::do_broadcast(batch_of(a), batch_of(b))) {
+        fail<ShapeError>(loc, "{}: the batches of a of shape {} and b of shape {} do not broadcast", op, a.shape(), b.shape());
+    }
+    const Shape batch = broadcast_shapes(batch_of(a), batch_of(b), op, loc);
+    a = expand(a, with_sizes(batch, {a.size(-2), a.size(-1)}));
+    b = expand(b, with_sizes(batch, {b.size(-2), b.size(-1)}));
+}
+
+// --- Systems of equations ------------------------------------------------------------------------------------------------------
+
+Tensor solve_matrices(const In& a, const In& b) {
+    begin(linalg_solve_op, a);
+    Tensor x;
+    {
+        const detail::UnrecordedPartsOf parts(a.loc);
+        Tensor left = a.tensor, right = b.tensor;
+        broadcast_batches("linalg::solve", left, right, a.loc);
+        const Tensor columns = columns_of(right);
+        if (const Stopped stopped = lu_solve(columns_of(left), columns); stopped.any()) {
+            fail_singular("linalg::solve", left, stopped.first(), a.loc);
+        }
+        x = result_of(columns, a->device);
+    }
+    record(linalg_solve_op, a.loc, {&a.tensor, &b.tensor}, x, {&a.tensor, &x});
+    return x;
+}
+
+// dx = a^-1 (db - da x)
+void solve_rule(Backward& b) {
+    const Tensor a = b.saved(0), x = b.saved(1);
+    const Tensor g = linalg::solve(In(mt(a), b.record().loc), b.grad());
+    b.give(1, g);
+    if (b.needs(0)) b.give(0, -matmul(g, mt(x)));
+}
+
+struct TriangularAttrs {
+    bool upper, unit;
+};
+
+Tensor solve_triangles(const In& a, const In& b, const TriangularAttrs& attrs) {
+    begin(linalg_solve_triangular_op, a);
+    Tensor x;
+    {
+        const detail::UnrecordedPartsOf parts(a.loc);
+        Tensor left = a.tensor, right = b.tensor;
+        broadcast_batches("linalg::solve_triangular", left, right, a.loc);
+        const Tensor columns = columns_of(right);
+        triangular_solve(columns_of(left), columns, attrs.upper, attrs.unit);
+        x = result_of(columns, a->device);
+    }
+    record(linalg_solve_triangular_op, a.loc, {&a.tensor, &b.tensor}, x, {&a.tensor, &x}, attrs);
+    return x;
+}
+
+void solve_triangular_rule(Backward& b) {
+    const auto attrs = b.attrs<TriangularAttrs>();
+    const Tensor a = b.saved(0), x = b.saved(1), turned = mt(a);
+    const Tensor g = solve_triangles(In(turned, b.record().loc), In(b.grad(), b.record().loc), {!attrs.upper, attrs.unit});
+    b.give(1, g);
+    if (!b.needs(0)) return;
+    const Tensor of_a = -matmul(g, mt(x));
+    const int64_t diagonal = attrs.unit ? 1 : 0;
+    b.give(0, attrs.upper ? triu(of_a, diagonal) : tril(of_a, -diagonal));
+}
+
+// d(a^-1) = -a^-1 da a^-1
+void inv_rule(Backward& b) {
+    const Tensor x = mt(b.saved(0));
+    b.give(0, -matmul(x, matmul(b.grad(), x)));
+}
+
+// --- Determinants --------------------------------------------------------------------------------------------------------------
+
+// d det = det tr(a^-1 da)
+Tensor times_inverse(const Tensor& g, const Tensor& a, const Loc& loc) { return unsqueeze(unsqueeze(g, -1), -1) * mt(linalg::inv(In(a, loc))); }
+// The transposed adjugate, for singular matrices too: of u diag(s) vh, det(u) det(vh) u diag(products of the other s) vh.
+Tensor cofactors(const Tensor& a, const Loc& loc) {
+    const auto [u, s, vh] = linalg::svd(In(a, loc), /*full_matrices=*/false);
+    const Tensor is_own = eye(s.size(-1), -1, {bool_, s.device()});
+    const Tensor others = prod(where(is_own, 1, unsqueeze(s, -2)), -1);
+    const Tensor sign = linalg::det(In(u, loc)) * linalg::det(In(vh, loc));
+    return unsqueeze(unsqueeze(sign, -1), -1) * matmul(u * unsqueeze(others, -2), vh);
+}
+void det_rule(Backward& b) {
+    if (!b.needs(0)) return;
+    const Tensor a = b.saved(0), det = b.saved(1), &g = b.grad();
+    if (!b.recording() && any(eq(det, 0)).item<bool>()) return b.give(0, unsqueeze(unsqueeze(g, -1), -1) * cofactors(a, b.record().loc));
+    b.give(0, times_inverse(g * det, a, b.record().loc));
+}
+void slogdet_rule(Backward& b) {
+    if (b.needs(0) && b.grad(1).defined()) b.give(0, times_inverse(b.grad(1), b.saved(0), b.record().loc));
+}
+
+}  // namespace
+
+namespace linalg {
+
+Tensor solve(In a, In b) {
+    check_matrices("linalg::solve", a, true);
+    detail::check_defined(b, "linalg::solve");
+    check_alike("linalg::solve", a, b);
+    const bool is_vector = b.tensor.dim() == 1 || (b.tensor.dim() + 1 == a.tensor.dim() && b.tensor.shape() == batch_of(a.tensor, 1));
+    if (b.tensor.dim() < 1 || b.tensor.size(is_vector ? -1 : -2) != a.tensor.size(-1)) {
+        fail<ShapeError>(a.loc, "linalg::solve: a of shape {} does not fit b of shape {}", a.tensor.shape(), b.tensor.shape());
+    }
+    if (!is_vector) return solve_matrices(a, b);
+    const detail::RecordedParts parts(a.loc);
+    const Tensor columns = unsqueeze(b, -1);
+    return squeeze(solve_matrices(a, In(columns, a.loc)), -1);
+}
+
+Tensor solve_triangular(In a, In b, bool upper, bool left, bool unitriangular) {
+    check_matrices("linalg::solve_triangular", a, true);
+    check_matrices("linalg::solve_triangular", b, false);
+    check_alike("linalg::solve_triangular", a, b);
+    if (b.tensor.size(left ? -2 : -1) != a.tensor.size(-1)) {
+        fail<ShapeError>(a.loc, "linalg::solve_triangular: a of shape {} does not fit b of shape {}", a.tensor.shape(), b.tensor.shape());
+    }
+    if (left) return solve_triangles(a, b, {upper, unitriangular});
+    const detail::RecordedParts parts(a.loc);
+    const Tensor at = mt(a.tensor), bt = mt(b.tensor);  // a^T x^T = b^T
+    return mt(solve_triangles(In(at, a.loc), In(bt, a.loc), {!upper, unitriangular}));
+}
+
+Tensor inv(In a) {
+    check_matrices("linalg::inv", a, true);
+    begin(linalg_inv_op, a);
+    Tensor x;
+    {
+        const detail::UnrecordedPartsOf parts(a.loc);
+        const Tensor one = eye(a.tensor.size(-1), -1, {a->dtype, place_of(a.tensor)}), columns = clone(expand(one, a.tensor.shape()));
+        if (const Stopped stopped = lu_solve(columns_of(a.tensor), columns); stopped.any()) {
+            fail_singular("linalg::inv", a.tensor, stopped.first(), a.loc);
+        }
+        x = result_of(columns, a->device);
+    }
+    record(linalg_inv_op, a.loc, {&a.tensor}, x, {&x});
+    return x;
+}
+
+Tensor det(In a) {
+    check_matrices("linalg::det", a, true);
+    begin(linalg_det_op, a);
+    Tensor d;
+    {
+        const detail::UnrecordedPartsOf parts(a.loc);
+        d = determinants(columns_of(a.tensor)).det.to(a->device);
+    }
+    record(linalg_det_op, a.loc, {&a.tensor}, d, {&a.tensor, &d});
+    return d;
+}
+
+SlogdetResult slogdet(In a) {
+    check_matrices("linalg::slogdet", a, true);
+    begin(linalg_slogdet_op, a);
+    SlogdetResult result;
+    {
+        const detail::UnrecordedPartsOf parts(a.loc);
+        const Determinants all = determinants(columns_of(a.tensor));
+        result = {all.sign.to(a->device), all.logarithm.to(a->device)};
+    }
+    record_many(linalg_slogdet_op, a.loc, {a.tensor}, {result.sign, result.logabsdet}, {a.tensor});
+    return result;
+}
+
+Tensor logdet(In a) {
+    detail::check_defined(a, "linalg::logdet");
+    const detail::RecordedParts parts(a.loc);
+    const SlogdetResult result = slogdet(a);
+    return where(lt(result.sign, 0), std::nan(""), result.logabsdet);
+}
+
+Tensor matrix_power(In a, int64_t n) {
+    const detail::ComposedOp composed("linalg::matrix_power");
+    detail::check_defined(a, "linalg::matrix_power");
+    if (a.tensor.dim() < 2 || a.tensor.size(-1) != a.tensor.size(-2)) {
+        fail<ShapeError>(a.loc, "linalg::matrix_power: needs square matrices, got shape {}", a.tensor.shape());
+    }
+    const detail::RecordedParts parts(a.loc);
+    if (n == 0) return clone(expand(eye(a.tensor.size(-1), -1, {a->dtype, a->device}), a.tensor.shape()));
+    Tensor square = n < 0 ? inv(a) : a.tensor, product;
+    for (auto left = n < 0 ? std::uint64_t{0} - static_cast<std::uint64_t>(n) : static_cast<std::uint64_t>(n);;) {
+        if (left & 1) product = product.defined() ? matmul(product, square) : square;
+        left >>= 1;
+        if (left == 0) break;
+        square = matmul(square, square);
+    }
+    return product.is_same(a.tensor) ? clone(product) : product;
+}
+
+}  // namespace linalg
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+TAPIR_PLAIN_FORM(linalg_solve, unstated(), linalg::solve(x[0], x[1]));
+TAPIR_FORM(linalg_solve_triangular, TriangularAttrs, unstated(), linalg::solve_triangular(x[0], x[1], a.upper, /*left=*/true, a.unit),
+           f("upper", a.upper)("unitriangular", a.unit));
+TAPIR_PLAIN_FORM(linalg_inv, same(t[0]), linalg::inv(x[0]));
+TAPIR_PLAIN_FORM(linalg_det, dropped(dropped(t[0], -1), -1), linalg::det(x[0]));
+TAPIR_PLAIN_FORM(linalg_slogdet, unstated(), list(linalg::slogdet(x[0])));
+
+}  // namespace tapir

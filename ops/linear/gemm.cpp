@@ -1,0 +1,241 @@
+// Chooses who does a matrix product: the kernels of ops/cpu/gemm_kernels.h, on one thread or several, or oneDNN.
+#include "tapir/ops/linear/gemm_cpu.h"
+
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "tapir/core/out_of_memory_impl.h"
+#include "tapir/core/parallel.h"
+#include "tapir/core/thread_impl.h"
+#include "tapir/ops/linear/gemm_impl.h"
+#include "tapir/ops/parallel_impl.h"
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#ifdef TAPIR_HAVE_ONEDNN
+#include <dnnl.h>
+#endif
+
+namespace tapir::kernels {
+namespace {
+
+struct Aligned {
+    void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{64}); }
+};
+
+struct Workspace {
+    std::unique_ptr<std::byte[], Aligned> bytes;
+    std::size_t size = 0;
+};
+
+[[maybe_unused]] GemmMethod method_of(const Gemm<float>& g) { return gemm_method_f32(g); }
+[[maybe_unused]] GemmMethod method_of(const Gemm<double>& g) { return gemm_method_f64(g); }
+void run(const Gemm<float>& g) { gemm_f32(g); }
+void run(const Gemm<double>& g) { gemm_f64(g); }
+[[maybe_unused]] void run_part(const Gemm<float>& g, GemmMethod method) { gemm_part_f32(g, method); }
+[[maybe_unused]] void run_part(const Gemm<double>& g, GemmMethod method) { gemm_part_f64(g, method); }
+
+/// C = beta * C + bias: what a product with k == 0 is.
+template <class T>
+void scale(const Gemm<T>& g) {
+    for (int64_t i = 0; i < g.m; ++i) {
+        T* c = g.c + i * g.c_row;
+        for (int64_t j = 0; j < g.n; ++j) c[j] = (g.bias ? g.bias[j] : T{0}) + (g.beta == 0 ? T{0} : g.beta * c[j]);
+    }
+}
+
+/// From here oneDNN's blocking is ahead of ours (by 10 to 20%; below they are equal).
+constexpr int64_t onednn_from = 400 * 400 * 400;
+
+#ifdef TAPIR_HAVE_ONEDNN
+/// Does the product with oneDNN if it is large and oneDNN takes its layout: one stride of A and of B is 1.
+bool with_onednn(const Gemm<float>& g, int threads) {
+    if (g.m < 64 || g.n < 64 || g.k < 64 || (g.bias && g.beta != 0)) return false;
+    if ((g.a_row != 1 && g.a_col != 1) || (g.b_row != 1 && g.b_col != 1)) return false;
+    const bool a_rows = g.a_col == 1, b_rows = g.b_col == 1;
+    const int64_t a_leading = a_rows ? g.a_row : g.a_col, b_leading = b_rows ? g.b_row : g.b_col;
+    // A broadcast operand (stride 0) or overlapping rows are not a matrix to oneDNN.
+    if (a_leading < (a_rows ? g.k : g.m) || b_leading < (b_rows ? g.n : g.k)) return false;
+    // Measured: at half the speed, since the lines of such columns drive each other out of its cache.
+    if (!a_rows && a_leading % 512 == 0 && g.n < 1024) return false;
+    const OpenMPThreadsScope scope(threads);
+    float beta = g.beta;
+    if (g.bias) {  // the product is added to it
+        const auto row = static_cast<std::size_t>(g.n) * sizeof(float);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+        for (int64_t i = 0; i < g.m; ++i) std::memcpy(g.c + i * g.c_row, g.bias, row);
+        beta = 1;
+    }
+    if (dnnl_sgemm(a_rows ? 'N' : 'T', b_rows ? 'N' : 'T', g.m, g.n, g.k, g.alpha, g.a, a_leading, g.b, b_leading, beta, g.c, g.c_row) !=
+        dnnl_success)
+        return false;  // it checks before it writes
+    return true;
+}
+#else
+bool with_onednn(const Gemm<float>&, int) { return false; }
+#endif
+bool with_onednn(const Gemm<double>&, int) { return false; }
+
+template <class T>
+void serial(const Gemm<T>& g) {
+    if (g.m <= 0 || g.n <= 0) return;
+    if (g.k <= 0) return scale(g);
+    if (g.m * g.n * g.k >= onednn_from && with_onednn(g, 1)) return;
+    run(g);
+}
+
+#ifdef _OPENMP
+// Work below this is not shared: waking the other threads costs microseconds, more when they sleep.
+constexpr int64_t shared_from_ns = 30'000;
+
+/// About how long the product takes on one thread of a 2020s core: arithmetic or memory, whichever is slower.
+template <class T>
+int64_t estimated_ns(const Gemm<T>& g) {
+    constexpr int64_t fma_per_ns = 280 / sizeof(T), bytes_per_ns = 30;
+    const int64_t bytes = (g.m * g.k + g.k * g.n + 2 * g.m * g.n) * int64_t{sizeof(T)};
+    const int64_t compute = g.m * g.n * g.k / fma_per_ns, memory = bytes / bytes_per_ns;
+    return compute > memory ? compute : memory;
+}
+
+/// The threads to share work among: 1 below shared_from_ns and inside another parallel region.
+int64_t threads_for(int64_t ns) {
+    if (ns < shared_from_ns) return 1;
+    const int64_t threads = num_threads();
+    if (threads <= 1 || omp_in_parallel()) return 1;
+    const int64_t useful = 1 + ns / (shared_from_ns / 2);
+    return useful < threads ? useful : threads;
+}
+
+/// Runs part(i) for 0 <= i < parts on `threads` threads. Memory that runs out in a part, all that it throws, is thrown
+/// here.
+template <class Part>
+void share(int64_t parts, int64_t threads, const Part& part) {
+    bool failed = false;
+#pragma omp parallel for num_threads(static_cast<int>(threads)) schedule(static, 1) reduction(|| : failed)
+    for (int64_t i = 0; i < parts; ++i) {
+        try {
+            part(i);
+        } catch (...) {
+            failed = true;
+        }
+    }
+    if (failed) tapir::detail::fail_no_memory(tapir::detail::thread.caller);
+}
+
+/// C cut into rows x columns parts, each a whole number of units (but the last).
+struct Grid {
+    int64_t rows = 1, columns = 1;
+    static constexpr int64_t row_unit = 8, column_unit = 48;
+};
+
+int64_t units(int64_t size, int64_t unit) { return (size + unit - 1) / unit; }
+
+/// The grid of `threads` parts with the least reading of A and B: the shortest sides.
+template <class T>
+Grid grid_for(const Gemm<T>& g, int64_t threads) {
+    Grid best;
+    int64_t least = -1;
+    for (int64_t rows = 1; rows <= threads; ++rows) {
+        const int64_t columns = threads / rows;
+        if (rows > units(g.m, Grid::row_unit) || columns > units(g.n, Grid::column_unit)) continue;
+        const int64_t side = units(g.m, rows) + units(g.n, columns) + (threads - rows * columns) * (g.m + g.n);
+        if (least < 0 || side < least) best = {rows, columns}, least = side;
+    }
+    return best;
+}
+
+/// Where part i of `parts` begins, in elements.
+int64_t part_begin(int64_t i, int64_t parts, int64_t size, int64_t unit) {
+    const int64_t begin = units(size, unit) * i / parts * unit;
+    return begin < size ? begin : size;
+}
+
+template <class T>
+void shared(const Gemm<T>& g, int64_t threads) {
+    const GemmMethod method = method_of(g);
+    const Grid grid = grid_for(g, threads);
+    share(grid.rows * grid.columns, threads, [&](int64_t part) {
+        const int64_t r = part / grid.columns, c = part % grid.columns;
+        const int64_t i = part_begin(r, grid.rows, g.m, Grid::row_unit);
+        const int64_t j = part_begin(c, grid.columns, g.n, Grid::column_unit);
+        Gemm<T> piece = g;
+        piece.m = part_begin(r + 1, grid.rows, g.m, Grid::row_unit) - i;
+        piece.n = part_begin(c + 1, grid.columns, g.n, Grid::column_unit) - j;
+        if (piece.m == 0 || piece.n == 0) return;
+        piece.a += i * g.a_row;
+        piece.b += j * g.b_col;
+        piece.c += i * g.c_row + j;
+        if (g.bias) piece.bias += j;
+        run_part(piece, method);
+    });
+}
+#endif
+
+template <class T>
+void product(const Gemm<T>& g) {
+#ifdef _OPENMP
+    // Below this many multiplications no shape takes shared_from_ns.
+    if (g.m * g.n * g.k > 100'000 && g.m > 0 && g.n > 0) {
+        const int64_t threads = threads_for(estimated_ns(g));
+        if (threads > 1) {
+            if (g.m * g.n * g.k >= onednn_from && with_onednn(g, static_cast<int>(threads))) return;
+            return shared(g, threads);
+        }
+    }
+#endif
+    serial(g);
+}
+
+template <class T>
+Gemm<T> product_of(const GemmBatch<T>& g, int64_t i) {
+    Gemm<T> one = g.first;
+    one.a += i * g.a_batch;
+    one.b += i * g.b_batch;
+    one.c += i * g.c_batch;
+    return one;
+}
+
+/// True when the batch is one taller product: the rows of A and of C continue from one product to the next.
+template <class T>
+bool is_one_product(const GemmBatch<T>& g) {
+    return g.b_batch == 0 && g.a_batch == g.first.m * g.first.a_row && g.c_batch == g.first.m * g.first.c_row;
+}
+
+template <class T>
+void batched(const GemmBatch<T>& g) {
+    if (g.batch <= 0) return;
+    if (is_one_product(g)) {
+        Gemm<T> tall = g.first;
+        tall.m *= g.batch;
+        return product(tall);
+    }
+#ifdef _OPENMP
+    const int64_t ns = estimated_ns(g.first), threads = threads_for(ns * g.batch);
+    // Large products are shared one by one unless there are many: then each thread takes whole ones.
+    if (threads > 1 && (g.batch >= 4 * threads || ns < 2 * shared_from_ns))
+        return share(g.batch, threads, [&](int64_t i) { serial(product_of(g, i)); });
+#endif
+    for (int64_t i = 0; i < g.batch; ++i) product(product_of(g, i));
+}
+
+}  // namespace
+
+void* gemm_workspace(std::size_t bytes) {
+    static thread_local Workspace workspace;
+    if (bytes > workspace.size) {
+        workspace.bytes.reset();
+        workspace.size = 0;
+        workspace.bytes.reset(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{64})));
+        workspace.size = bytes;
+    }
+    return workspace.bytes.get();
+}
+
+void gemm(const Gemm<float>& g) { product(g); }
+void gemm(const Gemm<double>& g) { product(g); }
+void gemm(const GemmBatch<float>& g) { batched(g); }
+void gemm(const GemmBatch<double>& g) { batched(g); }
+
+}  // namespace tapir::kernels

@@ -1,0 +1,68 @@
+// bfloat16 products on the CPU by oneDNN: on processors with instructions for them (AVX-512 BF16, AMX) it multiplies them as they
+// are. Elsewhere the ops convert to float32 instead.
+#include "tapir/ops/linear/matmul_impl.h"
+
+#ifdef TAPIR_HAVE_ONEDNN
+#include <unordered_map>
+
+#include "tapir/ops/onednn_impl.h"
+#include "tapir/ops/parallel_impl.h"
+#endif
+
+namespace tapir {
+
+#ifdef TAPIR_HAVE_ONEDNN
+namespace {
+
+using dnnl::memory;
+using onednn::around;
+using onednn::engine;
+
+memory::desc matrices(std::int64_t batch, std::int64_t rows, std::int64_t cols, std::int64_t step, std::int64_t row, std::int64_t col) {
+    return {{batch, rows, cols}, memory::data_type::bf16, {step, row, col}};
+}
+
+}  // namespace
+
+bool has_fast_bfloat16() {
+    static const bool has = [] {
+        const auto isa = static_cast<int>(dnnl::get_effective_cpu_isa());
+        return (isa & static_cast<int>(dnnl::cpu_isa::avx512_core_bf16)) == static_cast<int>(dnnl::cpu_isa::avx512_core_bf16);
+    }();
+    return has;
+}
+
+bool multiply_bfloat16(const MatrixProduct& p) {
+    if (p.m == 0 || p.n == 0 || p.k == 0 || p.batch == 0 || p.accumulate) return false;
+    const OpenMPThreadsScope threads(num_threads());
+    try {
+        // Of a batch of one, or where the batch shares an operand, the step is not used.
+        const auto step = [&](std::int64_t given, std::int64_t size) { return given == 0 ? size : given; };
+        if ((p.batch > 1) && (p.a_batch == 0 || p.b_batch == 0)) return false;
+        const memory::desc a = matrices(p.batch, p.m, p.k, step(p.a_batch, p.m * p.k), p.a_row, p.a_col);
+        const memory::desc b = matrices(p.batch, p.k, p.n, step(p.b_batch, p.k * p.n), p.b_row, p.b_col);
+        const memory::desc c = matrices(p.batch, p.m, p.n, step(p.c_batch, p.m * p.n), p.c_row, 1);
+        const memory::desc bias = p.bias ? matrices(1, 1, p.n, p.n, p.n, 1) : memory::desc();
+        // oneDNN keeps what it has made before.
+#if DNNL_VERSION_MAJOR < 3
+        const dnnl::matmul::desc op = p.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
+        const dnnl::matmul product(dnnl::matmul::primitive_desc(op, engine()));
+#else
+        const dnnl::matmul product(p.bias ? dnnl::matmul::primitive_desc(engine(), a, b, bias, c) : dnnl::matmul::primitive_desc(engine(), a, b, c));
+#endif
+        std::unordered_map<int, memory> args{{DNNL_ARG_SRC, around(a, p.a)}, {DNNL_ARG_WEIGHTS, around(b, p.b)}, {DNNL_ARG_DST, around(c, p.c)}};
+        if (p.bias) args.emplace(DNNL_ARG_BIAS, around(bias, p.bias));
+        dnnl::stream stream(engine());
+        product.execute(stream, args);
+        stream.wait();
+        return true;
+    } catch (const dnnl::error&) {  // a layout that it does not take
+        return false;
+    }
+}
+#else
+bool has_fast_bfloat16() { return false; }
+bool multiply_bfloat16(const MatrixProduct&) { return false; }
+#endif
+
+}  // namespace tapir

@@ -1,0 +1,736 @@
+// The LSTM step of any number of forget gates: LSTMCell, Tree-LSTM leaves and nodes.
+#include <algorithm>
+#include <new>
+#include <vector>
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
+#include "tapir/ops/composed_gradient_impl.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/into_impl.h"
+#include "tapir/ops/join/join.h"
+#include "tapir/ops/make/copy.h"
+#include "tapir/ops/make/make.h"
+#include "tapir/ops/on_stream_impl.h"
+#include "tapir/ops/parallel_impl.h"
+#include "tapir/ops/recurrent/lstm_gates.h"
+#include "tapir/ops/recurrent/recurrent_impl.h"
+#include "tapir/ops/recurrent/recurrent_kernels.h"
+#include "tapir/ops/view/view.h"
+
+namespace tapir {
+namespace {
+
+using std::int64_t;
+
+constexpr int kMaxSources = 3;
+
+struct Step {
+    GateLayout layouts[kMaxSources];
+    int sources, children;
+    int64_t rows, width;
+};
+
+// What a graph knows of it: operands are the sources, then the children's c. layouts: of each source the six numbers of its
+// GateLayout, in their order. keep_activations: they are the third result, (rows, children + 4, width) as kernels::LstmGates says,
+// which nothing flows back through: what a gradient would compute again.
+struct Gates {
+    int children = 1;
+    std::vector<int64_t> layouts = {4, 0, 1, 0, 3, 2};
+};
+struct Call : Gates {
+    bool keep_activations = false;
+};
+struct BackwardCall : Gates {
+    bool has_grad_h = true, has_grad_c = true, has_activations = false;  // operands before the sources
+    int operands() const { return has_grad_h + has_grad_c + has_activations; }
+};
+
+void lstm_gates_rule(Backward& b);
+void lstm_gates_backward_rule(Backward& b);
+std::vector<Tensor> backward_of(const Tensor& grad_h, const Tensor& grad_c, const GateSource* sources, int source_count,
+                                const Tensor* const* children_c, int children, const Tensor& activations, const Loc& loc);
+
+// For the samples.
+std::vector<Tensor> lstm_gates_backward(const Tensor& grad_h, const Tensor& grad_c, const std::vector<Tensor>& sources,
+                                        const std::vector<GateLayout>& layouts, const std::vector<Tensor>& children_c) {
+    GateSource from[kMaxSources];
+    std::vector<const Tensor*> c;
+    for (std::size_t s = 0; s < sources.size(); ++s) from[s] = {&sources[s], layouts[s]};
+    for (const Tensor& child : children_c) c.push_back(&child);
+    return backward_of(grad_h, grad_c, from, static_cast<int>(sources.size()), c.data(), static_cast<int>(c.size()), {}, Loc::current());
+}
+std::vector<Tensor> both(const LSTMState& state) { return {state.h, state.c}; }
+Tensor add_both(const LSTMState& state) { return state.h + state.c; }
+
+}  // namespace
+
+TAPIR_OP(lstm_gates, NoOnnx("Split, Sigmoid, Tanh, Mul, Add"), lstm_gates_rule, "All gates of an LSTM or Tree-LSTM step; the results are h and c.",
+         TAPIR_SAMPLE_AS("f(2,12) f(2,3)",
+                         "(lambda g, c: (lambda d: (sigmoid(g[:, 9:]) * tanh(d), d))"
+                         "(sigmoid(g[:, 3:6]) * c + sigmoid(g[:, :3]) * tanh(g[:, 6:9])))(x[0], x[1])",
+                         both(lstm_gates(x[0], x[1]))),
+         TAPIR_SAMPLE_AS("f(2,12) f(2,3) f(2,12)",
+                         "(lambda g, c: (lambda d: (sigmoid(g[:, 9:]) * tanh(d), d))"
+                         "(sigmoid(g[:, 3:6]) * c + sigmoid(g[:, :3]) * tanh(g[:, 6:9])))(x[0] + x[2], x[1])",
+                         both(lstm_gates(x[0], x[1], x[2]))),
+         TAPIR_SAMPLE_AS("f(9)", "(lambda g: (lambda d: sigmoid(g[3:6]) * tanh(d) + d)(sigmoid(g[:3]) * tanh(g[6:])))(x[0])",
+                         add_both(tree_lstm_gates(x[0], {}))),
+         TAPIR_SAMPLE_AS("f(2,15) f(2,3) f(2,3)",
+                         "(lambda g, a, b: (lambda d: (sigmoid(g[:, 9:12]) * tanh(d), d))(sigmoid(g[:, :3]) * "
+                         "tanh(g[:, 12:]) + sigmoid(g[:, 3:6]) * a + sigmoid(g[:, 6:9]) * b))(x[0], x[1], x[2])",
+                         both(tree_lstm_gates(x[0], {x[1], x[2]}))));
+// What its rule is where that is recorded, so that a graph of a gradient has one node for it, too.
+TAPIR_OP(lstm_gates_backward, NoOnnx("Split, Sigmoid, Tanh, Mul, Add, Concat"), lstm_gates_backward_rule,
+         "The gradients of lstm_gates: of each source, of two of one layout once, then of each child's c.",
+         TAPIR_SAMPLE_AS("f(2,3) f(2,3) f(2,12) f(2,3)",
+                         "torch.autograd.functional.vjp(lambda g, c: (lambda d: (sigmoid(g[:, 9:]) * tanh(d), d))"
+                         "(sigmoid(g[:, 3:6]) * c + sigmoid(g[:, :3]) * tanh(g[:, 6:9])), (x[2], x[3]), (x[0], x[1]))[1]",
+                         lstm_gates_backward(x[0], x[1], {x[2]}, {kLstmLayout}, {x[3]})),
+         TAPIR_SAMPLE_AS("f(2,3) f(2,12) f(2,12) f(2,3)",
+                         "torch.autograd.functional.vjp(lambda g, c: sigmoid(g[:, 9:]) * "
+                         "tanh(sigmoid(g[:, 3:6]) * c + sigmoid(g[:, :3]) * tanh(g[:, 6:9])), (x[1] + x[2], x[3]), x[0])[1]",
+                         lstm_gates_backward(x[0], {}, {x[1], x[2]}, {kLstmLayout, kLstmLayout}, {x[3]})),
+         TAPIR_SAMPLE_AS("f(3) f(9)", "torch.autograd.functional.vjp(lambda g: sigmoid(g[:3]) * tanh(g[6:]), x[1], x[0])[1]",
+                         lstm_gates_backward({}, x[0], {x[1]}, {tree_layout(0)}, {})),
+         TAPIR_SAMPLE_AS("f(2,3) f(2,3) f(2,15) f(2,3) f(2,3)",
+                         "torch.autograd.functional.vjp(lambda g, a, b: (lambda d: (sigmoid(g[:, 9:12]) * tanh(d), d))(sigmoid(g[:, :3]) * "
+                         "tanh(g[:, 12:]) + sigmoid(g[:, 3:6]) * a + sigmoid(g[:, 6:9]) * b), (x[2], x[3], x[4]), (x[0], x[1]))[1]",
+                         lstm_gates_backward(x[0], x[1], {x[2]}, {tree_layout(2)}, {x[3], x[4]})));
+
+namespace {
+
+// As many tensors as are put in, on the stack.
+class Handles {
+ public:
+    Handles() noexcept {}
+    Handles(const Handles&) = delete;
+    Handles& operator=(const Handles&) = delete;
+    ~Handles() {
+        for (int i = 0; i < size_; ++i) (*this)[i].~Tensor();
+    }
+    Tensor& push(Tensor t) noexcept { return *new (memory_ + sizeof(Tensor) * static_cast<unsigned>(size_++)) Tensor(std::move(t)); }
+    Tensor& operator[](int i) noexcept { return *std::launder(reinterpret_cast<Tensor*>(memory_) + i); }
+
+ private:
+    int size_ = 0;
+    alignas(Tensor) std::byte memory_[sizeof(Tensor) * (kMaxSources + kMaxFusedChildren)];
+};
+
+int block_of(const GateLayout& layout, int gate, int children) {
+    if (gate == 0) return layout.input;
+    if (gate == children + 1) return layout.output;
+    if (gate == children + 2) return layout.update;
+    return layout.forget < 0 ? -1 : layout.forget + (gate - 1) * layout.forget_step;
+}
+
+// --- Forward -----------------------------------------------------------------------------------------------------------------
+
+template <class T>
+T* place_of(const Tensor& t) {
+    return t.defined() ? static_cast<T*>(t.raw_data()) : nullptr;
+}
+
+// The shape of the state that the first source's shape implies.
+Shape state_shape(const char* op, const Tensor& gates, int blocks, const Loc& loc) {
+    Shape shape = gates.shape();
+    if (shape.empty() || shape.back() % blocks != 0) {
+        fail<ShapeError>(loc, "{}: the last dimension of the gates, {}, must be a multiple of {}", op, shape, blocks);
+    }
+    shape.raw(shape.rank() - 1) /= blocks;
+    return shape;
+}
+
+bool has_shape(const TensorImpl* x, const Shape& shape) noexcept {
+    if (x->rank != shape.rank()) return false;
+    for (int d = 0; d < x->rank; ++d) {
+        if (x->sizes[d] != shape.raw(d)) return false;
+    }
+    return true;
+}
+
+void check(const char* op, const Tensor& x, const char* what, const Tensor& gates, const Shape& wanted, const Loc& loc) {
+    if (!has_shape(x.impl(), wanted)) fail<ShapeError>(loc, "{}: {} has shape {}, expected {}", op, what, x.shape(), wanted);
+    if (x.dtype() != gates.dtype()) {
+        fail<DTypeError>(loc, "{}: {} has dtype {}, the gates have {}", op, what, name(x.dtype()), name(gates.dtype()));
+    }
+    if (x.device() != gates.device()) detail::check_same_device(op, gates, x, loc);
+}
+
+// Of a source: (..., blocks * h), or (..., blocks, h) where it holds nothing but one forget gate to a child.
+Shape source_shape(const Shape& state, const GateLayout& layout, const Loc& loc) {
+    Shape shape = state;
+    if (layout.input < 0) {
+        shape.insert(shape.rank() - 1, layout.blocks, loc);
+    } else {
+        shape.raw(shape.rank() - 1) *= layout.blocks;
+    }
+    return shape;
+}
+
+// h, c: undefined where only what is kept is wanted.
+template <class T>
+void run(const Step& step, const void* const* inputs, const Tensor& h, const Tensor& c, const Tensor& kept) {
+    using Args = kernels::LstmGates<T>;
+    typename Args::Gate gates[kMaxFusedChildren + 3];
+    typename Args::Child child[kMaxFusedChildren];
+    for (int g = 0; g < step.children + 3; ++g) {
+        typename Args::Gate& gate = gates[g];
+        gate = {nullptr, nullptr, 0, 0};
+        for (int s = 0; s < step.sources; ++s) {
+            const int block = block_of(step.layouts[s], g, step.children);
+            if (block < 0) continue;
+            const T* place = static_cast<const T*>(inputs[s]) + block * step.width;
+            const int64_t row = step.layouts[s].blocks * step.width;
+            if (!gate.a) {
+                gate.a = place;
+                gate.a_row = row;
+            } else {
+                gate.b = place;
+                gate.b_row = row;
+            }
+        }
+    }
+    for (int k = 0; k < step.children; ++k) child[k] = {static_cast<const T*>(inputs[step.sources + k]), step.width};
+    const Args args{step.rows, step.width, step.children, gates, child, place_of<T>(h), place_of<T>(c), place_of<kernels::Kept<T>>(kept)};
+    if (on_gpu(h.defined() ? h : kept)) return step.rows > 0 ? gpu::lstm_gates(args) : void();
+    if constexpr (sizeof(T) > 2) {
+        const int64_t row_cost = step.width * (step.children + 3);
+        if (step.rows * row_cost < 32 * 1024) return kernels::lstm_gates(args, 0, step.rows);
+        parallel_for(step.rows, 32 * 1024 / (row_cost + 1) + 1, [&](int64_t begin, int64_t end) { kernels::lstm_gates(args, begin, end); });
+    }
+}
+
+// --- The same with public ops ----------------------------------------------------------------------------------------------
+
+// Block `block` of a source as (..., h).
+Tensor take_block(const Tensor& source, const GateLayout& layout, int block, int64_t width) {
+    return layout.input < 0 ? select(source, -2, block) : narrow(source, -1, block * width, width);
+}
+
+Tensor pre_activation(const Step& step, const Tensor* sources, int gate) {
+    Tensor sum;
+    for (int s = 0; s < step.sources; ++s) {
+        const int block = block_of(step.layouts[s], gate, step.children);
+        if (block < 0) continue;
+        const Tensor part = take_block(sources[s], step.layouts[s], block, step.width);
+        sum = sum.defined() ? sum + part : part;
+    }
+    return sum;
+}
+
+// Each gate, activated, in the order i, f_1 ... f_n, o, u; then c, then tanh(c).
+std::vector<Tensor> activate(const Step& step, const Tensor* sources, const Tensor* const* children) {
+    std::vector<Tensor> gates;
+    for (int g = 0; g < step.children + 3; ++g) {
+        const Tensor pre = pre_activation(step, sources, g);
+        gates.push_back(g == step.children + 2 ? tanh(pre) : sigmoid(pre));
+    }
+    Tensor c = gates.front() * gates.back();
+    for (int k = 0; k < step.children; ++k) c = c + gates[static_cast<std::size_t>(1 + k)] * *children[k];
+    gates.push_back(c);
+    gates.push_back(tanh(c));
+    return gates;
+}
+
+// --- Backward ------------------------------------------------------------------------------------------------------------------
+
+// Two sources of one layout are only added up: one gradient is both's.
+bool shares_grad(const Step& step) { return step.sources == 2 && step.layouts[0] == step.layouts[1]; }
+
+// Of the sources, of two that share it once, then of the children's c. in: the sources, then the children's c; an undefined gradient is zeros.
+std::vector<Tensor> gradients_of_ops(const Step& step, const Tensor& grad_of_h, const Tensor& grad_of_c, const Tensor* in) {
+    const Tensor* const children = in + step.sources;
+    const Tensor* c[kMaxFusedChildren + 1];
+    for (int k = 0; k < step.children; ++k) c[k] = children + k;
+    const std::vector<Tensor> gates = activate(step, in, c);
+    const auto n = static_cast<std::size_t>(step.children);
+    const Tensor &i = gates[0], &o = gates[n + 1], &u = gates[n + 2], &tanh_c = gates[n + 4];
+    const auto or_zeros = [&](const Tensor& g) { return g.defined() ? g : zeros(i.shape(), {i.dtype(), i.device()}); };
+    const Tensor grad_h = or_zeros(grad_of_h), grad_c = or_zeros(grad_of_c) + grad_h * o * (1 - square(tanh_c));
+    std::vector<Tensor> grads(n + 3), results;  // grads: of the pre-activations
+    grads[0] = grad_c * u * i * (1 - i);
+    for (std::size_t k = 0; k < n; ++k) grads[1 + k] = grad_c * children[k] * gates[1 + k] * (1 - gates[1 + k]);
+    grads[n + 1] = grad_h * tanh_c * o * (1 - o);
+    grads[n + 2] = grad_c * i * (1 - square(u));
+    for (int s = 0; s < (shares_grad(step) ? 1 : step.sources); ++s) {
+        std::vector<Tensor> blocks(static_cast<std::size_t>(step.layouts[s].blocks));
+        for (std::size_t g = 0; g < n + 3; ++g) {
+            const int block = block_of(step.layouts[s], static_cast<int>(g), step.children);
+            if (block < 0) continue;
+            Tensor& place = blocks[static_cast<std::size_t>(block)];
+            place = place.defined() ? place + grads[g] : grads[g];
+        }
+        for (Tensor& block : blocks) block = or_zeros(block);  // a shared forget gate without children
+        results.push_back(step.layouts[s].input < 0 ? stack(blocks, -2) : cat(blocks, -1));
+    }
+    for (std::size_t k = 0; k < n; ++k) results.push_back(grad_c * gates[1 + k]);
+    return results;
+}
+
+// A block that no gate is in: of a shared forget gate without children.
+bool has_gap(const Step& step, int source) {
+    const GateLayout& layout = step.layouts[source];
+    return layout.forget_step == 0 && layout.forget >= 0 && step.children == 0;
+}
+
+// grads: of the sources, then of the children's c; null where not wanted. child_c, grads: places of arrays of T.
+template <class T>
+void run_backward(const Step& step, const Tensor& kept, const Tensor& grad_h, const Tensor& grad_c, const void* const* child_c, void* const* grads) {
+    using Args = kernels::LstmGatesBackward<T>;
+    typename Args::Gate gates[kMaxFusedChildren + 3];
+    typename Args::Child child[kMaxFusedChildren];
+    for (int g = 0; g < step.children + 3; ++g) {
+        typename Args::Gate& gate = gates[g];
+        gate = {nullptr, nullptr, 0, 0, false};
+        for (int s = 0; s < step.sources; ++s) {
+            const GateLayout& layout = step.layouts[s];
+            const int block = block_of(layout, g, step.children);
+            if (block < 0 || !grads[s]) continue;
+            T* place = static_cast<T*>(grads[s]) + block * step.width;
+            const bool shared = layout.forget_step == 0 && g >= 1 && g <= step.children;
+            if (!gate.a && (shared || !gate.b)) {
+                gate.a = place;
+                gate.a_row = layout.blocks * step.width;
+                gate.a_adds = shared && g > 1;
+            } else {
+                gate.b = place;
+                gate.b_row = layout.blocks * step.width;
+            }
+        }
+    }
+    for (int k = 0; k < step.children; ++k) {
+        child[k] = {static_cast<const T*>(child_c[k]), static_cast<T*>(grads[step.sources + k]), step.width};
+    }
+    const Args args{step.rows,
+                    step.width,
+                    step.children,
+                    gates,
+                    child,
+                    place_of<const kernels::Kept<T>>(kept),
+                    place_of<const T>(grad_h),
+                    place_of<const T>(grad_c)};
+    if (on_gpu(kept)) {
+        if (step.rows > 0) gpu::lstm_gates_backward(args);
+    } else if constexpr (sizeof(T) > 2) {
+        const int64_t row_cost = step.width * (step.children + 3);
+        parallel_for(step.rows, 64 * 1024 / (row_cost + 1) + 1, [&](int64_t begin, int64_t end) { kernels::lstm_gates_backward(args, begin, end); });
+    }
+}
+
+// The rule, unrecorded. saved: the kept activations, the sources, the children's c.
+void fused_rule(Backward& b, const Step& step, DType dtype) {
+    Handles grads, child_c;
+    void* grad_places[kMaxSources + kMaxFusedChildren] = {};
+    const void* child_places[kMaxFusedChildren];
+    const Tensor kept = b.saved(0);
+    const Tensor grad_h = b.grad(0).defined() ? ready(b.grad(0), dtype) : Tensor();
+    const Tensor grad_c = b.grad(1).defined() ? ready(b.grad(1), dtype) : Tensor();
+    const bool is_shared = shares_grad(step) && b.needs(0) && b.needs(1);
+    for (int s = 0; s < step.sources; ++s) {
+        Tensor& grad = grads.push(Tensor());
+        if (!b.needs(s) || (is_shared && s == 1)) continue;
+        grad = detail::make_empty(b.input_shape(s), dtype, kept.device(), b.record().loc);
+        if (has_gap(step, s)) grad.zero_();
+    }
+    for (int k = 0; k < step.children; ++k) {
+        const Tensor& c = child_c.push(ready(b.saved(1 + step.sources + k), dtype));
+        child_places[k] = on_gpu(c) ? on_stream(c) : c.raw_data();
+        Tensor& grad = grads.push(Tensor());
+        if (b.needs(step.sources + k)) grad = detail::make_empty_like(c.impl(), dtype, b.record().loc);
+    }
+    for (int i = 0; i < step.sources + step.children; ++i) {
+        if (grads[i].defined()) grad_places[i] = grads[i].raw_data();
+    }
+    if (on_gpu(kept)) {
+        for (const Tensor* t : {&kept, &grad_h, &grad_c}) on_stream(*t);
+        for (int i = 0; i < step.sources + step.children; ++i) on_stream(grads[i]);
+    }
+    with_element_type(dtype, [&]<class T>() { run_backward<T>(step, kept, grad_h, grad_c, child_places, grad_places); });
+    if (is_shared) grads[1] = grads[0];
+    for (int i = 0; i < step.sources + step.children; ++i) b.give(i, std::move(grads[i]));
+}
+
+void recorded_rule(Backward& b, const Step& step) {
+    Handles inputs;
+    GateSource sources[kMaxSources];
+    const Tensor* children[kMaxFusedChildren + 1];
+    for (int i = 0; i < step.sources + step.children; ++i) {
+        const Tensor& input = inputs.push(b.saved(1 + i));
+        if (i < step.sources) {
+            sources[i] = {&input, step.layouts[i]};
+        } else {
+            children[i - step.sources] = &input;
+        }
+    }
+    const std::vector<Tensor> gradients =
+        backward_of(b.grad(0), b.grad(1), sources, step.sources, children, step.children, b.saved(0), b.record().loc);
+    std::size_t at = 0;
+    for (int i = 0; i < step.sources + step.children; ++i) {
+        if (i == 1 && shares_grad(step)) at = 0;
+        b.give(i, gradients[at++]);
+    }
+}
+
+void lstm_gates_rule(Backward& b) {
+    const Step& step = b.attrs<Step>();
+    if (b.recording()) return recorded_rule(b, step);
+    fused_rule(b, step, on_gpu(b.saved(0)) ? b.output_dtype() : computed_in(b.output_dtype()));
+}
+
+struct BackwardAttrs {
+    Step step;
+    bool has_grad_h, has_grad_c, has_activations;
+};
+
+// saved: the inputs
+void lstm_gates_backward_rule(Backward& b) {
+    const BackwardAttrs& a = b.attrs<BackwardAttrs>();
+    differentiate(b, [&](const std::vector<Tensor>& in) {
+        const Tensor* const grads = in.data();
+        return gradients_of_ops(a.step, a.has_grad_h ? grads[0] : Tensor(), a.has_grad_c ? grads[a.has_grad_h] : Tensor(),
+                                grads + a.has_grad_h + a.has_grad_c + a.has_activations);
+    });
+}
+
+// --- The op ----------------------------------------------------------------------------------------------------------------------
+
+// Checks the operands; `shape` becomes the state's.
+Step checked_step(const char* op, const GateSource* sources, int source_count, const Tensor* const* children_c, int children, Shape& shape,
+                  const Loc& loc) {
+    for (int s = 0; s < source_count; ++s) detail::check_defined(In(*sources[s].tensor, loc), op);
+    for (int k = 0; k < children; ++k) detail::check_defined(In(*children_c[k], loc), op);
+    const Tensor& gates = *sources[0].tensor;
+    if (!is_floating(gates.dtype())) fail<DTypeError>(loc, "{}: needs a floating dtype, got {}; convert with to(float32)", op, name(gates.dtype()));
+    shape = state_shape(op, gates, sources[0].layout.blocks, loc);
+    Step step;
+    step.layouts[0] = sources[0].layout;
+    for (int s = 1; s < source_count; ++s) {
+        step.layouts[s] = sources[s].layout;
+        check(op, *sources[s].tensor, "a part of the gates", gates, source_shape(shape, sources[s].layout, loc), loc);
+    }
+    for (int k = 0; k < children; ++k) check(op, *children_c[k], "c", gates, shape, loc);
+    step.sources = source_count;
+    step.children = children;
+    step.width = shape.back();
+    step.rows = step.width > 0 ? shape.numel() / step.width : 0;
+    return step;
+}
+
+std::vector<int64_t> layout_numbers(const Step& step) {
+    std::vector<int64_t> numbers;
+    for (int s = 0; s < step.sources; ++s) {
+        const GateLayout& l = step.layouts[s];
+        for (const int number : {l.blocks, +l.input, +l.forget, +l.forget_step, +l.output, +l.update}) numbers.push_back(number);
+    }
+    return numbers;
+}
+
+// The op lstm_gates_backward. activations: those that are kept; undefined: computed again.
+std::vector<Tensor> backward_of(const Tensor& grad_h, const Tensor& grad_c, const GateSource* sources, int source_count,
+                                const Tensor* const* children_c, int children, const Tensor& activations, const Loc& loc) {
+    constexpr const char* op = "lstm_gates_backward";
+    Shape shape;
+    const Step step = checked_step(op, sources, source_count, children_c, children, shape, loc);
+    const Tensor& gates = *sources[0].tensor;
+    if (!grad_h.defined() && !grad_c.defined()) fail<ValueError>(loc, "{}: needs the gradient of h or that of c", op);
+    if (grad_h.defined()) check(op, grad_h, "the gradient of h", gates, shape, loc);
+    if (grad_c.defined()) check(op, grad_c, "the gradient of c", gates, shape, loc);
+    const DType read = read_in(gates);
+    const Shape kept_shape{step.rows, step.children + 4, step.width};
+    if (activations.defined()) {
+        if (activations.shape() != kept_shape || activations.dtype() != computed_in(read)) {
+            fail<ShapeError>(loc, "{}: the activations must have shape {} and {}, got {} and {}", op, kept_shape, name(computed_in(read)),
+                             activations.shape(), name(activations.dtype()));
+        }
+        detail::check_same_device(op, gates, activations, loc);
+    }
+    std::vector<Tensor> inputs, results;
+    for (const Tensor* g : {&grad_h, &grad_c, &activations}) {
+        if (g->defined()) inputs.push_back(*g);
+    }
+    const std::size_t first = inputs.size();
+    for (int s = 0; s < step.sources; ++s) inputs.push_back(*sources[s].tensor);
+    for (int k = 0; k < step.children; ++k) inputs.push_back(*children_c[k]);
+    {
+        const detail::UnrecordedPartsOf parts(loc);
+        const auto as_read = [&](const Tensor& t) {
+            const Tensor x = t.defined() ? ready(t, read) : Tensor();
+            if (x.defined() && on_gpu(x)) on_stream(x);
+            return x;
+        };
+        const void* places[kMaxSources + kMaxFusedChildren];
+        void* grads[kMaxSources + kMaxFusedChildren] = {};
+        std::vector<Tensor> operands;
+        const Tensor from_h = as_read(grad_h), from_c = as_read(grad_c);
+        for (int i = 0; i < step.sources + step.children; ++i) {
+            operands.push_back(as_read(inputs[first + static_cast<std::size_t>(i)]));
+            places[i] = operands.back().raw_data();
+            if (i == 1 && shares_grad(step)) continue;
+            results.push_back(detail::make_empty(operands.back().shape(), read, gates.device(), loc));
+            if (i < step.sources && has_gap(step, i)) results.back().zero_();
+            grads[i] = on_gpu(gates) ? on_stream(results.back()) : results.back().raw_data();
+        }
+        detail::begin_op(op, operands[0].impl(), loc);
+        const Tensor kept = activations.defined() ? activations.contiguous() : detail::make_empty(kept_shape, computed_in(read), gates.device(), loc);
+        if (on_gpu(kept)) on_stream(kept);
+        with_element_type(read, [&]<class T>() {
+            if (!activations.defined()) run<T>(step, places, Tensor(), Tensor(), kept);
+            run_backward<T>(step, kept, from_h, from_c, places + step.sources, grads);
+        });
+        for (Tensor& result : results) result = result.to(gates.dtype());
+    }
+    if (!detail::thread.observed) return results;
+    const BackwardAttrs attrs{step, grad_h.defined(), grad_c.defined(), activations.defined()};
+    const BackwardCall call{{step.children, layout_numbers(step)}, grad_h.defined(), grad_c.defined(), activations.defined()};
+    record_many(lstm_gates_backward_op, loc, inputs, results, inputs, attrs, call);
+    return results;
+}
+
+LSTMState step_with_ops(const Step& step, const GateSource* sources, const Tensor* const* children_c, const Loc& loc) {
+    const detail::RecordedParts parts(loc);
+    Tensor tensors[kMaxSources];
+    for (int s = 0; s < step.sources; ++s) tensors[s] = *sources[s].tensor;
+    const std::vector<Tensor> gates = activate(step, tensors, children_c);
+    const auto n = static_cast<std::size_t>(step.children);
+    return {gates[n + 1] * gates[n + 4], gates[n + 3]};
+}
+
+// activations: null, or a place for them, wherever they are kept; `keeps`: everywhere.
+LSTMState step_of(const char* op, const GateSource* sources, int source_count, const Tensor* const* children_c, int children, bool keeps,
+                  Tensor* activations, const Loc& loc) {
+    if (detail::thread.autocast) [[unlikely]] {
+        const Tensor& gates = *sources[0].tensor;
+        std::vector<Tensor> converted(static_cast<std::size_t>(children));
+        std::vector<const Tensor*> states(children_c, children_c + children);
+        bool any = false;
+        for (std::size_t k = 0; k < states.size(); ++k) {
+            if (!follows_gates(*states[k], gates)) continue;
+            converted[k] = states[k]->to(gates.dtype(), loc);
+            states[k] = &converted[k];
+            any = true;
+        }
+        if (any) return step_of(op, sources, source_count, states.data(), children, keeps, activations, loc);
+    }
+    Shape shape;
+    const Step step = checked_step(op, sources, source_count, children_c, children, shape, loc);
+    const Tensor& gates = *sources[0].tensor;
+    const DType dtype = gates.dtype(), read = read_in(gates);
+    if (children > kMaxFusedChildren) return step_with_ops(step, sources, children_c, loc);
+
+    const Tensor* inputs[kMaxSources + kMaxFusedChildren];
+    const void* places[kMaxSources + kMaxFusedChildren];
+    Handles converted;
+    Log* log = detail::thread.log;
+    bool record_it = false;
+    const int input_count = source_count + children;
+    for (int i = 0; i < input_count; ++i) {
+        inputs[i] = i < source_count ? sources[i].tensor : children_c[i - source_count];
+        record_it |= log && tracked(inputs[i]->impl(), *log, loc);
+        const bool is_ready = dtype == read && inputs[i]->is_contiguous();
+        places[i] = is_ready ? inputs[i]->raw_data() : converted.push(ready(*inputs[i], read, loc)).raw_data();
+    }
+    for (int i = 0; i < input_count; ++i) detail::begin_op(op, inputs[i]->impl(), loc);
+    Tensor kept;
+    if (record_it || keeps) kept = detail::make_empty({step.rows, children + 4, step.width}, computed_in(dtype), gates.device(), loc);
+    const int64_t numel = step.rows * step.width;
+    const auto fresh = [&] { return detail::make_empty(shape.data(), shape.rank(), numel, read, gates.device(), loc); };
+    LSTMState out{fresh(), fresh()};
+    with_element_type(read, [&]<class T>() { run<T>(step, places, out.h, out.c, kept); });
+    if (dtype != read) {
+        const detail::UnrecordedPartsOf parts(loc);
+        out = {out.h.to(dtype), out.c.to(dtype)};
+    }
+    if (detail::thread.observed) {
+        const Tensor* saved[1 + kMaxSources + kMaxFusedChildren];
+        saved[0] = &kept;
+        for (int i = 0; i < input_count; ++i) saved[1 + i] = inputs[i];
+        TensorImpl* const outputs[] = {out.h.impl(), out.c.impl(), kept.impl()};
+        Call call{{children, {}}, kept.defined()};
+        if (detail::is_watched()) call.layouts = layout_numbers(step);
+        const RecordArgs told{lstm_gates_op, loc, inputs, input_count, outputs, kept.defined() ? 3 : 2, nullptr, 0, &call, sizeof call};
+        RecordArgs ran{lstm_gates_op, loc, inputs, input_count, outputs, 2, saved, 1 + input_count, &step, sizeof step};
+        ran.told = &told;
+        finish_op(ran, record_it);
+    }
+    if (activations) *activations = std::move(kept);
+    return out;
+}
+
+}  // namespace
+
+LSTMState lstm_step(const char* op, const GateSource* sources, int source_count, const Tensor* const* children_c, int children, const Loc& loc) {
+    return step_of(op, sources, source_count, children_c, children, false, nullptr, loc);
+}
+
+LSTMState lstm_gates(In gates, In c, const Tensor& more) {
+    const GateSource sources[] = {{&gates.tensor, kLstmLayout}, {&more, kLstmLayout}};
+    const Tensor* const child[] = {&c.tensor};
+    return lstm_step("lstm_gates", sources, more.defined() ? 2 : 1, child, 1, gates.loc);
+}
+
+LSTMState tree_lstm_gates(In gates, TensorList children_c) {
+    const auto n = static_cast<int>(children_c.size);
+    if (n > kMaxFusedChildren) {
+        fail<ValueError>(gates.loc, "tree_lstm_gates: {} children, at most {} are possible", n, kMaxFusedChildren);
+    }
+    const Tensor* c[kMaxFusedChildren + 1];
+    for (int k = 0; k < n; ++k) c[k] = children_c.begin() + k;
+    const GateSource source{&gates.tensor, tree_layout(n)};
+    return lstm_step("tree_lstm_gates", &source, 1, c, n, gates.loc);
+}
+
+// --- Forms -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Numbers that are no layout leave blocks 0.
+GateLayout layout_of(const int64_t* numbers, int children) {
+    const int64_t blocks = numbers[0], step = numbers[3];
+    bool fits = blocks >= 1 && blocks <= kMaxFusedChildren + 3 && (step == 0 || step == 1);
+    for (const int k : {1, 2, 4, 5}) fits = fits && numbers[k] >= -1 && numbers[k] < blocks;
+    if (!fits || (children > 0 && numbers[2] + (children - 1) * step >= blocks)) return {};
+    const auto at = [&](int k) { return static_cast<std::int8_t>(numbers[k]); };
+    return {static_cast<std::int32_t>(blocks), at(1), at(2), at(3), at(4), at(5)};
+}
+
+// Whether each gate is in one or two of the sources.
+bool have_gates(const GateSource* sources, int count, int children) {
+    bool fits = sources[0].layout.input >= 0;
+    for (int s = 0; s < count; ++s) fits = fits && sources[s].layout.blocks > 0;
+    for (int g = 0; fits && g < children + 3; ++g) {
+        const auto holders = std::count_if(sources, sources + count, [&](const GateSource& s) { return block_of(s.layout, g, children) >= 0; });
+        fits = holders == 1 || holders == 2;
+    }
+    return fits;
+}
+
+// The next operand, where there is one.
+Tensor next(bool has, const FormCall& x, int& i) { return has ? x[i++] : Tensor(); }
+
+// The operands from x[first] on. False: they are none.
+bool take(const FormCall& x, int first, const Gates& a, GateSource* from, const Tensor** children, int& sources) {
+    sources = x.count - first - a.children;
+    if (a.children < 0 || a.children > kMaxFusedChildren || sources < 1 || sources > kMaxSources || std::ssize(a.layouts) != 6 * sources)
+        return false;
+    for (int s = 0; s < sources; ++s) from[s] = {&x[first + s], layout_of(a.layouts.data() + 6 * s, a.children)};
+    for (int k = 0; k < a.children; ++k) children[k] = &x[first + sources + k];
+    return have_gates(from, sources, a.children);
+}
+
+[[noreturn]] void fail_operands(const char* op, const FormCall& x, const Gates& a, const Loc& loc) {
+    fail<ValueError>(loc, "{}: {} operands, with these layouts, do not hold the gates of {} children", op, x.count, a.children);
+}
+
+std::vector<Tensor> lstm_gates_of(const FormCall& x, const Call& a) {
+    const Loc loc = Loc::current();
+    GateSource from[kMaxSources];
+    const Tensor* children[kMaxFusedChildren + 1];
+    int sources = 0;
+    if (!take(x, 0, a, from, children, sources)) fail_operands("lstm_gates", x, a, loc);
+    Tensor activations;
+    std::vector<Tensor> results = both(step_of("lstm_gates", from, sources, children, a.children, a.keep_activations, &activations, loc));
+    if (a.keep_activations) results.push_back(std::move(activations));
+    return results;
+}
+
+std::vector<Tensor> lstm_gates_backward_of(const FormCall& x, const BackwardCall& a) {
+    const Loc loc = Loc::current();
+    const int first = a.operands();
+    GateSource from[kMaxSources];
+    const Tensor* children[kMaxFusedChildren + 1];
+    int sources = 0;
+    if (!take(x, first, a, from, children, sources)) fail_operands("lstm_gates_backward", x, a, loc);
+    int i = 0;
+    const Tensor grad_h = next(a.has_grad_h, x, i), grad_c = next(a.has_grad_c, x, i), activations = next(a.has_activations, x, i);
+    return backward_of(grad_h, grad_c, from, sources, children, a.children, activations, loc);
+}
+
+// The step of operands from x[first] on that the kernels can be given as they are, and their places. False: they are none.
+bool take_plain(const FormCall& x, int first, const Gates& a, DType dtype, Step& step, const void** places) {
+    GateSource from[kMaxSources];
+    const Tensor* children[kMaxFusedChildren + 1];
+    if (dtype != float32 && dtype != float64) return false;
+    if (!take(x, first, a, from, children, step.sources)) return false;
+    const TensorImpl* gates = from[0].tensor->impl();
+    const int64_t columns = gates->rank > 0 ? gates->sizes[gates->rank - 1] : 0;
+    step.children = a.children;
+    step.width = columns / from[0].layout.blocks;
+    if (step.width == 0 || columns % from[0].layout.blocks != 0) return false;
+    step.rows = gates->numel / columns;
+    for (int i = 0; i < step.sources + step.children; ++i) {
+        if (i < step.sources) step.layouts[i] = from[i].layout;
+        const TensorImpl* operand = x[first + i].impl();
+        const int64_t blocks = i < step.sources ? from[i].layout.blocks : 1;
+        if (!detail::is_plain(operand, dtype) || operand->numel != step.rows * step.width * blocks) return false;
+        places[i] = operand->data;
+    }
+    return true;
+}
+
+bool is_plain(const Tensor& t, DType dtype, int64_t numel) { return detail::is_plain(t.impl(), dtype) && t.impl()->numel == numel; }
+
+bool lstm_gates_into(const FormCall& x, const Tensor& out) {
+    const Call& a = *static_cast<const Call*>(x.attrs);
+    const Tensor &h = out, &c = (&out)[1];
+    const DType dtype = h.dtype();
+    Step step;
+    const void* places[kMaxSources + kMaxFusedChildren];
+    if (!take_plain(x, 0, a, dtype, step, places)) return false;
+    const int64_t numel = step.rows * step.width;
+    const Tensor none, &kept = a.keep_activations ? (&out)[2] : none;
+    if (!is_plain(h, dtype, numel) || !is_plain(c, dtype, numel)) return false;
+    if (a.keep_activations && !is_plain(kept, dtype, numel * (step.children + 4))) return false;
+    if (step.rows == 0) return true;
+    with_element_type(dtype, [&]<class T>() { run<T>(step, places, h, c, kept); });
+    return true;
+}
+
+bool lstm_gates_backward_into(const FormCall& x, const Tensor& out) {
+    const BackwardCall& a = *static_cast<const BackwardCall*>(x.attrs);
+    const DType dtype = out.dtype();
+    Step step;
+    const void* places[kMaxSources + kMaxFusedChildren];
+    void* grads[kMaxSources + kMaxFusedChildren] = {};
+    if (!(a.has_grad_h || a.has_grad_c) || !take_plain(x, a.operands(), a, dtype, step, places)) return false;
+    const int64_t numel = step.rows * step.width;
+    int first = 0;
+    const Tensor grad_h = next(a.has_grad_h, x, first), grad_c = next(a.has_grad_c, x, first);
+    Tensor kept = next(a.has_activations, x, first);
+    for (const Tensor* t : {&grad_h, &grad_c}) {
+        if (t->defined() && !is_plain(*t, dtype, numel)) return false;
+    }
+    if (kept.defined() && !is_plain(kept, dtype, numel * (step.children + 4))) return false;
+    const Tensor* result = &out;
+    for (int i = 0; i < step.sources + step.children; ++i) {
+        if (i == 1 && shares_grad(step)) continue;
+        const int64_t blocks = i < step.sources ? step.layouts[i].blocks : 1;
+        if (!is_plain(*result, dtype, numel * blocks) || (i < step.sources && has_gap(step, i))) return false;
+        grads[i] = (result++)->raw_data();
+    }
+    if (step.rows == 0) return true;
+    with_element_type(dtype, [&]<class T>() {
+        if (!kept.defined()) {
+            kept = detail::make_empty({step.rows, step.children + 4, step.width}, dtype, cpu, Loc{});
+            run<T>(step, places, Tensor(), Tensor(), kept);
+        }
+        run_backward<T>(step, kept, grad_h, grad_c, places + step.sources, grads);
+    });
+    return true;
+}
+
+void gate_fields(Fields& f, Gates& a) { f("children", a.children)("layouts", a.layouts); }
+void backward_fields(Fields& f, BackwardCall& a) {
+    gate_fields(f, a);
+    f("has_grad_h", a.has_grad_h)("has_grad_c", a.has_grad_c)("has_activations", a.has_activations);
+}
+
+}  // namespace
+
+TAPIR_INTO_FORM(lstm_gates, Call, unstated(), lstm_gates_of(x, a), lstm_gates_into, (gate_fields(f, a), f("keep_activations", a.keep_activations)));
+TAPIR_INTO_FORM(lstm_gates_backward, BackwardCall, unstated(), lstm_gates_backward_of(x, a), lstm_gates_backward_into, backward_fields(f, a));
+
+}  // namespace tapir

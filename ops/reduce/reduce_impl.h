@@ -1,0 +1,91 @@
+// What the reductions share: which dimensions go, the result's shape, the gradient's way back, and sharing out work.
+#pragma once
+
+#include <algorithm>
+
+#include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/ops/parallel_impl.h"
+#include "tapir/ops/reduce/reduce_kernels.h"
+
+namespace tapir::reduction {
+
+/// The reduced dimensions as bits, and whether they stay with size 1: the attributes of every reduction's record.
+struct Over {
+    std::uint32_t dims;
+    bool keepdim;
+    bool has(int d) const noexcept { return dims >> d & 1; }
+};
+
+/// Checks a list of dimensions; an empty one stands for all. Throws IndexError.
+Over over(const char* op, const Dims& dims, int rank, bool keepdim, const Loc& loc);
+/// Checks one dimension. Throws IndexError.
+Over over(const char* op, int dim, int rank, bool keepdim, const Loc& loc);
+
+/// norm(), var() and std(), whose messages begin with `op`.
+Tensor norm_of(const char* op, const In& x, double p, const Dims& dims, bool keepdim);
+Tensor var_of(const char* op, const In& x, const Dims& dims, int correction, bool keepdim);
+Tensor std_of(const char* op, const In& x, const Dims& dims, int correction, bool keepdim);
+/// As a list.
+Dims dims_of(Over o, int rank = kMaxRank);
+/// As attributes of a graph.
+void over_fields(Fields& f, Over& o);
+
+/// How many elements one result is made of.
+std::int64_t reduced_numel(const TensorImpl* x, Over dims) noexcept;
+/// A fresh tensor of the result's shape.
+Tensor make_result(const TensorImpl* x, Over dims, DType dtype, const Loc& loc);
+
+/// The type that reductions of this dtype are computed in.
+constexpr DType compute_type(DType dtype) noexcept {
+    return dtype == DType::float64 ? DType::float64 : is_floating(dtype) ? DType::float32 : DType::int64;
+}
+/// Writes one number everywhere; not recorded.
+void fill(const Tensor& out, Scalar value, const Loc& loc = {});
+
+struct Plan {
+    kernels::Reduction reduction;
+    DType compute;
+    kernels::Map map = kernels::Map::none;
+    kernels::Finish finish = kernels::Finish::none;
+    double divisor = 1, exponent = 1;
+};
+/// What a kernel is told of it. Where `out` is null, args.out is.
+kernels::ReduceArgs arguments(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out) noexcept;
+/// Reduces into `out`. Both have elements.
+void run(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out, const Loc& loc = {});
+/// Variances (Finish::none) or deviations (Finish::sqrt), divided by plan.divisor.
+void run_moments(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out);
+
+/// A gradient (or a result) of the reduced shape, repeated along the reduced dimensions to the input's shape: a view.
+Tensor spread(const Tensor& g, const Shape& shape, Over dims);
+/// The same with the reduced dimensions of size 1.
+Tensor with_ones(const Tensor& g, const Shape& shape, Over dims);
+
+/// One dimension of a contiguous tensor, as (outer, size, inner).
+struct Lines {
+    std::int64_t outer = 1, size = 1, inner = 1;
+    Lines(const TensorImpl* x, int dim) noexcept {
+        for (int d = 0; d < x->rank; ++d) (d < dim ? outer : d == dim ? size : inner) *= x->sizes[d];
+    }
+};
+
+/// x as contiguous float32, float64 or int64, for kernels that know only these; not recorded.
+Tensor as_computed(const Tensor& x, const Loc& loc = {});
+
+constexpr std::int64_t kParallelWork = 32 * 1024;  // elements; below, waking threads costs more than it gains
+
+/// Calls body(begin, end) for parts of [0, count), on several threads when there is enough work in them.
+template <class Body>
+void share_out(std::int64_t count, std::int64_t work_per_item, const Body& body) {
+    if (count * work_per_item < 2 * kParallelWork || count < 2 || num_threads() == 1) {
+        if (count > 0) body(std::int64_t{0}, count);
+        return;
+    }
+    // parallel_for cuts at multiples of 64, and an item may be large.
+    const std::int64_t grain = std::max<std::int64_t>(1, kParallelWork / std::max<std::int64_t>(work_per_item, 1));
+    parallel_for(count * 64, grain * 64, [&](std::int64_t begin, std::int64_t end) { body(begin / 64, end / 64); });
+}
+
+}  // namespace tapir::reduction
