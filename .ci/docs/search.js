@@ -5,10 +5,11 @@ const results = document.getElementById('results');
 const kinds = ['op', 'class', 'struct', 'function', 'page', 'row'];
 
 // The smaller, the better; null: not found.
-function rank(entry, words) {
+function rank(entry, words, typed) {
     const [name, kind, , summary] = entry;
     const whole = name.toLowerCase(), last = whole.split('::').pop();
     const lower = kind === 'member' && !words.some((word) => word.includes('::')) ? last : whole;
+    if (name === typed) return -1;  // tensor() is not Tensor
     let sum = kinds.includes(kind) ? 0 : 0.5;
     for (const word of words) {
         if (whole === word) sum += 0;
@@ -26,7 +27,7 @@ function find(text) {
     if (!words.length) return [];
     const found = [];
     for (const entry of entries) {
-        const value = rank(entry, words);
+        const value = rank(entry, words, text.trim());
         if (value !== null) found.push([value, entry]);
     }
     found.sort((a, b) => a[0] - b[0] || (a[1][0] < b[1][0] ? -1 : 1));

@@ -145,7 +145,7 @@ def signature(element, kind, name):
         return f"{before}{kind} {name}" + (" : " + ", ".join(b.replace("tapir::", "") for b in bases) if bases else "")
     type_text = tidy(text_of(element.find("type")))
     if kind == "function":
-        arguments = tidy(element.findtext("argsstring") or "")
+        arguments = (element.findtext("argsstring") or "").replace("< ", "<").replace(" >", ">")
         arguments = re.sub(r",? *(const )?Loc *&?(loc|line)=Loc::current\(\)", "", arguments)  # every function has it
         arguments = re.sub(r" ([&*]+)", r"\1 ", re.sub(r"(\w|>|\))=(?=[^=])", r"\1 = ", arguments))
         return re.sub(r"\) *= *", ") = ", f"{before}{type_text + ' ' if type_text else ''}{name}{arguments}")

@@ -119,6 +119,12 @@ def refused(*arguments):
 def browse(page):
     for entry in NAMES:
         look_up(page, *entry)
+    # What each op's name finds first, without typing.
+    names = [name.replace("linalg_", "linalg::") for name in docs]
+    firsts = page.evaluate(f"{json.dumps(names)}.map((name) => find(name)[0]?.[0])")
+    wrong = [pair for pair in zip(names, firsts) if pair[0] != pair[1]]
+    assert not wrong, f"these names find others first: {wrong}"
+    print(f"{len(firsts)} names find themselves")
     # That this can fail: a name that is no op, and an op with another's signature or text.
     refused(page, "softmux", "softmux(", "")
     assert page.evaluate("document.querySelector('#results').textContent") == "Nothing found"

@@ -48,6 +48,9 @@ for row in rows:
     if name not in addresses:
         problems.append(f"{name}: no entry")
         continue
+    if not os.path.exists(os.path.join(folder, "html", addresses[name])):
+        problems.append(f"{name}: no page")
+        continue
     page = read("html", addresses[name])
     shown = text(page)
     for what in [row["doc"], row.get("onnx"), row.get("onnx_parts")]:
