@@ -64,6 +64,8 @@ for row in rows:
     plain = name.removeprefix("linalg_")
     if not any(re.search(rf"\b{plain}\(", text(s)) for s in re.findall(r'<pre class="signature">.*?</pre>', page, re.S)):
         problems.append(f"{name}: no signature")
+    if "formula" not in row and not any(text(c) for c in re.findall(r'<div class="comment">(.*?)</div>', page, re.S)):
+        problems.append(f"{name}: no comment (///) in its header")
     if "formula" in row:
         gradients = row["formula"]["backward"] if row["rule"] == "rule" else []
         if 'class="formula"' not in page or page.count('class="gradient"') != len(gradients):
