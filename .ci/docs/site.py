@@ -1,7 +1,7 @@
 """site.py SOURCE LIST_OPS ELEMENTWISE OUT FILE...: writes the reference of the library into OUT/html: a page for each op, function, class
 and header, and the Markdown pages. FILE are headers (.h) and pages (.md) of SOURCE. LIST_OPS prints the rows of the ops, ELEMENTWISE
-(elementwise_rows.inc) has the names of those that headers get by macros. Doxygen says what the headers declare, their text what the
-comments say. Fails where a page links to what is not there."""
+(elementwise_rows.inc) has the names of those that headers get by macros. declarations.py reads the headers. Fails where a page
+links to what is not there."""
 import html
 import json
 import os
@@ -9,201 +9,16 @@ import re
 import shutil
 import subprocess
 import sys
-import xml.etree.ElementTree as ElementTree
 
 import markdown
+
+from declarations import leading_comment, lines_of, read, read_declarations
 
 source, list_ops, elementwise, out, *files = sys.argv[1:]
 headers = [f for f in files if f.endswith(".h")]
 here = os.path.dirname(os.path.abspath(__file__))
 site = os.path.join(out, "html")
 problems = []
-
-
-def read(path):
-    with open(path, encoding="utf-8") as file:
-        return file.read()
-
-
-# --- What Doxygen and the comments say --------------------------------------------------------------------------------
-
-DOXYFILE = """
-INPUT = .
-RECURSIVE = YES
-FILE_PATTERNS = *.h
-OUTPUT_DIRECTORY = ..
-STRIP_FROM_PATH = .
-GENERATE_HTML = NO
-GENERATE_LATEX = NO
-GENERATE_XML = YES
-XML_PROGRAMLISTING = NO
-EXTRACT_ALL = YES
-MACRO_EXPANSION = YES
-SEARCH_INCLUDES = NO
-CLASS_GRAPH = NO
-HAVE_DOT = NO
-QUIET = YES
-WARNINGS = NO
-"""
-
-
-def run_doxygen():
-    """Of copies of the headers in which the rows of element-wise ops stand where they are included, all on that line."""
-    folder = os.path.join(out, "headers")
-    for left in (folder, os.path.join(out, "xml")):
-        shutil.rmtree(left, ignore_errors=True)
-    names = read(elementwise).split("#ifdef TAPIR_RULE_ROWS")[0]
-    rows_line = " ".join(line for line in names.splitlines() if line.startswith("TAPIR_"))
-    assert rows_line, f"{elementwise} has no rows"
-    for header in headers:
-        text = read(os.path.join(source, header))
-        path = os.path.join(folder, header)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(re.sub(r'#include "tapir/core/elementwise_rows.inc"', rows_line, text))
-    done = subprocess.run(["doxygen", "-"], input=DOXYFILE, text=True, cwd=folder, capture_output=True)
-    assert done.returncode == 0, f"doxygen failed:\n{done.stderr}"
-
-
-lines_of = {}  # of each header
-
-
-def is_declaration(line):
-    return line.strip() != "" and not re.match(r"\s*(//|#|\}|namespace\b|public:|private:|protected:)", line)
-
-
-def comment_of(header, line):
-    """The comment of what is declared in a line (from 1 on), as lines; and None, or the line of the declaration above which it
-    stands, where that is a neighbour: it has none of its own, and no empty line is between."""
-    lines = lines_of[header]
-    first = line - 1
-    # Up to where the declaration begins.
-    while first > 0 and is_declaration(lines[first - 1]) and not re.search(r"[;{}:]\s*(//.*)?$|\)\\?$", lines[first - 1]):
-        first -= 1
-    while first > 0 and re.match(r"\s*(template\b|requires\b|\[\[)", lines[first - 1]):
-        first -= 1
-    own, at = True, first
-    while at > 0 and not lines[at - 1].strip().startswith("//"):
-        above = lines[at - 1]
-        indent = len(above) - len(above.lstrip())
-        if not above.strip() or above.strip().startswith("#") or indent < len(lines[first]) - len(lines[first].lstrip()):
-            at = 0
-            break
-        own, at = False, at - 1
-    above = []
-    stands_above = at
-    while at > 0 and (found := re.match(r"\s*///(?!<) ?(.*)", lines[at - 1])):
-        above.insert(0, found[1])
-        at -= 1
-    behind = ""
-    last = line - 1
-    while is_declaration(lines[last]) and not re.search(r"[;{}]\s*(//.*)?$", lines[last]):
-        last += 1
-    if is_declaration(lines[last]) and (found := re.search(r"[;{},)]\s*//(?:/<)?\s*(.*)$", lines[last])):
-        behind = re.sub(r"^NOLINT\S*\s*(: implicit by design)?", "", found[1])
-    own_text = (above if own else []) + ([behind] if behind else [])
-    if own_text:
-        return own_text, None
-    return above, stands_above + 1 if above else None
-
-
-class Declared:
-    """A function, class, variable, type or enum of a header."""
-
-    def __init__(self, element, kind, scope):
-        self.kind = kind
-        self.scope = scope  # "tapir", "tapir::nn", "tapir::Tensor"
-        self.name = element.findtext("name") or element.findtext("compoundname").split("::")[-1]
-        place = element.find("location")
-        self.header, self.line = place.get("declfile", place.get("file")), int(place.get("declline", place.get("line")))
-        self.comment, self.neighbour = comment_of(self.header, self.line)
-        self.signature = signature(element, kind, self.name)
-        self.page = None
-        self.neighbour_name = self.name  # of the one that the comment was written for
-
-    @property
-    def qualified(self):
-        return "::".join((self.scope + "::" + self.name).split("::")[1:])
-
-
-def text_of(element):
-    return " ".join("".join(element.itertext()).split()) if element is not None else ""
-
-
-def tidy(text):
-    return text.replace(" &", "&").replace(" *", "*").replace("< ", "<").replace(" >", ">")
-
-
-def signature(element, kind, name):
-    parameters = [
-        " ".join(filter(None, [tidy(text_of(p.find("type"))), p.findtext("declname")])) + (" = " + text_of(p.find("defval")) if p.find("defval") is not None else "")
-        for p in element.findall("templateparamlist/param")
-    ]
-    before = f"template <{', '.join(parameters)}>\n" if parameters else ""
-    if kind in ("class", "struct", "union"):
-        bases = [b.text for b in element.findall("basecompoundref") if b.get("prot") == "public"]
-        return f"{before}{kind} {name}" + (" : " + ", ".join(b.replace("tapir::", "") for b in bases) if bases else "")
-    type_text = tidy(text_of(element.find("type")))
-    if kind == "function":
-        arguments = (element.findtext("argsstring") or "").replace("< ", "<").replace(" >", ">")
-        arguments = re.sub(r",? *(const )?Loc *&?(loc|line)=Loc::current\(\)", "", arguments)  # every function has it
-        arguments = re.sub(r" ([&*]+)", r"\1 ", re.sub(r"(\w|>|\))=(?=[^=])", r"\1 = ", arguments))
-        return re.sub(r"\) *= *", ") = ", f"{before}{type_text + ' ' if type_text else ''}{name}{arguments}")
-    if kind == "enum":
-        values = [v.findtext("name") for v in element.findall("enumvalue")]
-        return f"enum {'class ' if element.get('strong') == 'yes' else ''}{name} {{ {', '.join(values)} }}"
-    if kind == "typedef":
-        return f"{before}using {name} = {type_text}"
-    initializer = text_of(element.find("initializer"))
-    return f"{before}{type_text} {name}{element.findtext('argsstring') or ''}" + (f" {initializer}" if 0 < len(initializer) < 60 else "")
-
-
-def is_public_scope(scope):
-    return scope.split("::")[0] == "tapir" and "detail" not in scope.split("::") and "@" not in scope and "<" not in scope
-
-
-def are_alike(a, b):
-    """Whether two functions side by side are variants of each other: amax and amin, scatter and scatter_add, zeros_like and full_like."""
-    if a.kind != "function" or b.kind != "function":
-        return False
-    same_arguments = a.signature.split("(", 1)[1] == b.signature.split("(", 1)[1]
-    one_begins_the_other = a.name.startswith(b.name) or b.name.startswith(a.name)
-    same_end = "_" in a.name and a.name.rsplit("_", 1)[1:] == b.name.rsplit("_", 1)[1:]
-    return same_arguments or one_begins_the_other or same_end or re.sub(r"\d", "", a.name) == re.sub(r"\d", "", b.name)
-
-
-def read_declarations():
-    """Everything public that the headers declare, in their order; and of each class its members."""
-    declared, members = [], {}
-    folder = os.path.join(out, "xml")
-    for compound in ElementTree.parse(os.path.join(folder, "index.xml")).getroot():
-        kind, name = compound.get("kind"), compound.findtext("name")
-        if kind not in ("namespace", "class", "struct", "union") or not is_public_scope(name):
-            continue
-        element = ElementTree.parse(os.path.join(folder, compound.get("refid") + ".xml")).find("compounddef")
-        inside = [
-            Declared(m, m.get("kind"), name)
-            for section in element.findall("sectiondef")
-            for m in section.findall("memberdef")
-            if m.get("prot") == "public" and m.get("kind") in ("function", "variable", "typedef", "enum") and m.findtext("name")
-        ]
-        if kind == "namespace":
-            declared += [d for d in inside if not d.name.startswith(("@", "k_"))]
-        elif element.get("prot", "public") == "public":
-            declared.append(Declared(element, kind, "::".join(name.split("::")[:-1])))
-            members[name] = sorted(inside, key=lambda d: d.line)
-    declared.sort(key=lambda d: (headers.index(d.header), d.line))
-    for inside in (declared, *members.values()):
-        for d in inside:
-            if d.neighbour:
-                above = [other for other in inside if other.header == d.header and d.neighbour <= other.line < d.line]
-                d.neighbour_name = above[0].name if above else ""
-            # A comment holds for functions that follow it at once and are of its kind; among members for those of the same name.
-            is_made = d.scope.endswith("::" + d.name)  # a constructor
-            if is_made or (d.neighbour_name != d.name and not (inside is declared and d.neighbour and above and are_alike(above[0], d))):
-                d.comment, d.neighbour, d.neighbour_name = ([] if d.neighbour else d.comment), None, d.name
-    return declared, members
-
 
 # --- Text as HTML -----------------------------------------------------------------------------------------------------
 
@@ -229,8 +44,9 @@ def prose(lines):
 
     def flush():
         if paragraph:
-            parts = re.split(r"`([^`]*)`", " ".join(paragraph))
-            result.append("<p>" + "".join(f"<code>{linked(html.escape(p))}</code>" if i % 2 else linked(html.escape(p)) for i, p in enumerate(parts)) + "</p>")
+            parts = [linked(html.escape(part)) for part in re.split(r"`([^`]*)`", " ".join(paragraph))]
+            parts[1::2] = [f"<code>{part}</code>" for part in parts[1::2]]
+            result.append("<p>" + "".join(parts) + "</p>")
             paragraph.clear()
         while code and not code[-1].strip():
             code.pop()
@@ -265,15 +81,14 @@ def pre(text, css="signature"):
 search = []  # [name, kind, address, summary]
 
 
-def write(address, title, body, css=""):
+def write(address, title, body):
     path = os.path.join(site, address)
     assert not os.path.exists(path), f"two pages have the address {address}"
-    names = [(a, t) for a, t in ([("index.html", "Tapir"), ("all-ops.html", "All ops"), ("all-headers.html", "All headers")] + [(p, t) for p, t in pages.values() if p != "index.html"])]
+    names = [("index.html", "Tapir"), ("all-ops.html", "All ops"), ("all-headers.html", "All headers")]
+    names += [page for page in pages.values() if page[0] != "index.html"]
     navigation = "\n".join(f'<a href="{a}"{" class=here" if a == address else ""}>{html.escape(t)}</a>' for a, t in names)
     with open(path, "w", encoding="utf-8") as file:
-        file.write(
-            PAGE.replace("@TITLE@", html.escape(title)).replace("@NAVIGATION@", navigation).replace("@CSS@", css).replace("@BODY@", body)
-        )
+        file.write(PAGE.replace("@TITLE@", html.escape(title)).replace("@NAVIGATION@", navigation).replace("@BODY@", body))
 
 
 PAGE = read(os.path.join(here, "page.html"))
@@ -393,8 +208,8 @@ def onnx_text(row):
     return f"No operator of its own: <code>{html.escape(row['onnx_parts'])}</code>"
 
 
-def row_html(row, with_doc=True):
-    result = [f'<p class="doc">{linked(html.escape(row["doc"]))}</p>'] if with_doc else []
+def row_html(row):
+    result = [f'<p class="doc">{linked(html.escape(row["doc"]))}</p>']
     facts = []
     formula = row.get("formula")
     if formula:
@@ -436,17 +251,7 @@ def entries_html(declared):
 
 
 def about(header):
-    text = leading_comment(header)
-    return f'<h2>About <a href="{header_address(header)}">{header}</a></h2>{prose(text)}' if text else f'<p>Declared in <a href="{header_address(header)}">{header}</a></p>'
-
-
-def leading_comment(header):
-    result = []
-    for line in lines_of[header]:
-        if not line.startswith("//"):
-            break
-        result.append(re.sub(r"^// ?", "", line))
-    return result
+    return f'<h2>About <a href="{header_address(header)}">{header}</a></h2>{prose(leading_comment(header))}'
 
 
 def write_functions():
@@ -469,7 +274,9 @@ def write_functions():
         row = by_row.get(name.replace("::", "_"))
         plain = name.split("::")[-1]
         of_tensor = methods.get(plain, []) + methods.get(plain + "_", []) if "::" not in name else []
-        summary = row["doc"] if row else next((first_sentence(d.comment) for d in overloads + of_tensor if d.comment and d.neighbour_name == d.name), "")
+        comments = [row["doc"].splitlines()] if row else []
+        comments += [d.comment for d in overloads + of_tensor if d.comment and d.neighbour_name == d.name]
+        summary = first_sentence(comments[0]) if comments else ""
         is_op = bool(row) or overloads[0].header.startswith("ops/")
         body = [f"<h1>{html.escape(name)}</h1>"]
         if row:
@@ -543,7 +350,7 @@ def write_classes():
                 comment += f'<p class="note">See <a href="{function_address(function)}">{function}</a></p>'
             body.append(f'<div class="member"{anchor}>{comment}</div>')
             is_special = m.name == d.name or m.name.startswith(("~", "operator"))
-            if not anchor == "" and not is_special:
+            if anchor and not is_special:
                 search.append([f"{name}::{m.name}", "member", f"{class_address(name)}#{m.name}", first_sentence(m.comment)])
             seen.add(m.name)
         body.append(about(d.header))
@@ -552,7 +359,6 @@ def write_classes():
 
 
 def write_headers():
-    folders = {}
     for header in headers:
         inside = [d for d in everything if d.header == header]
         body, last = [f"<h1>{header}</h1>", prose(leading_comment(header))], None
@@ -569,16 +375,17 @@ def write_headers():
                 shown = shown.replace('<pre class="signature">', f'<pre class="signature"><a class="more" href="{d.page}">page</a>', 1)
             body.append(f'<div class="member"{anchor}>{shown}</div>')
             if anchor and not d.page and not d.name.startswith("operator"):
-                search.append([d.qualified, d.kind, f"{header_address(header)}#{d.name}", first_sentence(d.comment) if d.neighbour_name == d.name else ""])
+                summary = first_sentence(d.comment) if d.neighbour_name == d.name else ""
+                search.append([d.qualified, d.kind, f"{header_address(header)}#{d.name}", summary])
             last = d.name
         write(header_address(header), header, "\n".join(body))
         search.append([header, "header", header_address(header), first_sentence(leading_comment(header))])
-        folders.setdefault(os.path.dirname(header) or "tapir", []).append((header, inside))
     body = ["<h1>All headers</h1>"]
-    for folder, inside in folders.items():
-        body.append(f"<h2>{folder}</h2><table>")
-        for header, _ in inside:
-            body.append(f'<tr><td><a href="{header_address(header)}">{header}</a></td><td>{html.escape(first_sentence(leading_comment(header)))}</td></tr>')
+    for folder in dict.fromkeys(os.path.dirname(header) for header in headers):
+        body.append(f"<h2>{folder or 'tapir'}</h2><table>")
+        for header in (h for h in headers if os.path.dirname(h) == folder):
+            about = html.escape(first_sentence(leading_comment(header)))
+            body.append(f'<tr><td><a href="{header_address(header)}">{header}</a></td><td>{about}</td></tr>')
         body.append("</table>")
     write("all-headers.html", "All headers", "\n".join(body))
 
@@ -593,7 +400,8 @@ def write_list():
         if ops:
             body.append(f'<h2><a href="{header_address(header)}">{header}</a></h2><table>')
             for name, address, summary, _, row in sorted(ops):
-                body.append(f'<tr><td><a href="{address}">{name}</a></td><td>{html.escape(summary)}</td><td>{onnx_text(row) if row else ""}</td></tr>')
+                onnx = onnx_text(row) if row else ""
+                body.append(f'<tr><td><a href="{address}">{name}</a></td><td>{html.escape(summary)}</td><td>{onnx}</td></tr>')
             body.append("</table>")
     write("all-ops.html", "All ops", "\n".join(body))
 
@@ -607,10 +415,7 @@ shutil.rmtree(site, ignore_errors=True)
 os.makedirs(site)
 with open(os.path.join(out, "rows.json"), "w", encoding="utf-8") as file:
     file.write(rows_text)
-run_doxygen()
-for header in headers:
-    lines_of[header] = read(os.path.join(source, header)).splitlines()
-everything, members = read_declarations()
+everything, members = read_declarations(source, headers, elementwise, out)
 elementwise_names = sorted(row["name"] for row in rows if "formula" in row)
 elementwise_line = next(i for i, line in enumerate(lines_of["ops/elementwise/elementwise.h"], 1) if "elementwise_rows.inc" in line)
 functions = {}  # by their names, without operators and what speaks of ONNX values and types alone
