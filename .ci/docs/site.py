@@ -1,7 +1,7 @@
-"""site.py SOURCE LIST_OPS ELEMENTWISE OUT FILE...: writes the reference of the library into OUT/html: a page for each op, function, class
-and header, and the Markdown pages. FILE are headers (.h) and pages (.md) of SOURCE. LIST_OPS prints the rows of the ops, ELEMENTWISE
-(elementwise_rows.inc) has the names of those that headers get by macros. declarations.py reads the headers. Fails where a page
-links to what is not there."""
+"""site.py SOURCE LIST_OPS ELEMENTWISE OUT FILES: writes the reference of the library into OUT/html: a page for each op, function, class
+and header, and the Markdown pages. FILES lists headers (.h) and pages (.md) of SOURCE, one a line. LIST_OPS prints the rows of the
+ops, ELEMENTWISE (elementwise_rows.inc) has the names of those that headers get by macros. declarations.py reads the headers. Fails
+where a page links to what is not there."""
 import html
 import json
 import os
@@ -14,7 +14,8 @@ import markdown
 
 from declarations import leading_comment, lines_of, read, read_declarations
 
-source, list_ops, elementwise, out, *files = sys.argv[1:]
+source, list_ops, elementwise, out, list_of_files = sys.argv[1:]
+files = read(list_of_files).split()
 headers = [f for f in files if f.endswith(".h")]
 here = os.path.dirname(os.path.abspath(__file__))
 site = os.path.join(out, "html")
