@@ -41,12 +41,10 @@ void bodies() {
     std::thread second(one, 2);
     second.join();
     applied([](const Tensor& x) { return exp(x); }, a);
-    applied(
-        [&](const Tensor& x) {
-            const Tensor y = x + a;
-            return exp(y);
-        },
-        a);
+    applied([&](const Tensor& x) {
+        const Tensor y = x + a;
+        return exp(y);
+    }, a);
     pointed([](const Tensor& x) { return exp(x); }, a);
     doubled(a);
     std::thread([&] { twice(a); }).join();

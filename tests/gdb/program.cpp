@@ -65,7 +65,9 @@ void tensors() {
     look(x, half, brain, mask, bytes, whole, turned, scalar, empty, none, large, every, shape, nothing);
 }
 
-[[gnu::noinline]] void report(const tapir::Error& error) { asm volatile("" : : "r"(&error) : "memory"); }
+[[gnu::noinline]] void report(const tapir::Error& error) {
+    asm volatile("" : : "r"(&error) : "memory");
+}
 
 void errors() {
     try {
@@ -201,7 +203,8 @@ void caught() {
     const Tensor x = tapir::ones({2, 3});
     try {
         look(matmul(x, x));
-    } catch (const tapir::ShapeError&) {}
+    } catch (const tapir::ShapeError&) {
+    }
     look(matmul(x, x.t()));
 }
 
@@ -239,7 +242,7 @@ void writes() {
     x.bernoulli_(0.5);
 }
 
-void bodies();   // bodies.cpp
+void bodies();  // bodies.cpp
 void outputs();  // values.cpp
 void optimizers();
 void graphs();

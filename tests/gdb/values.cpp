@@ -17,7 +17,9 @@ struct Square : tapir::Function<Square> {
         context.save({x[0]});
         return x[0] * x[0];
     }
-    static std::vector<Tensor> backward(tapir::FunctionContext& context, const std::vector<Tensor>& g) { return {g[0] * 2 * context.saved(0)}; }
+    static std::vector<Tensor> backward(tapir::FunctionContext& context, const std::vector<Tensor>& g) {
+        return {g[0] * 2 * context.saved(0)};
+    }
 };
 
 struct Layer : nn::Module {
