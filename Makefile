@@ -6,7 +6,7 @@ PREFIX ?= /usr/local
 CMAKE_ARGS ?=
 FUZZ_SECONDS ?= 60
 
-.PHONY: help run example test bench install asan tsan fuzz judges cuda emulated gpu format lint clean
+.PHONY: help run example test bench docs install asan tsan fuzz judges cuda emulated gpu format lint clean
 
 help:           ## list these commands
 	@sed -n 's/^\([a-z ]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
@@ -47,6 +47,14 @@ bench:          ## build and run the benches
 	$(call configure,release)
 	$(call switch_on,release,TAPIR_BENCH)
 	$(call build,release) --target bench
+
+docs:           ## build the reference: build/docs/html/index.html
+	@.ci/install-deps build docs
+	$(call configure,release)
+	$(call switch_on,release,TAPIR_DOCS)
+	$(call build,release) --target docs
+	@ln -sfn release/docs build/docs
+	@echo build/docs/html/index.html
 
 install:        ## build the libraries and install them under PREFIX
 	@.ci/install-deps build

@@ -6,8 +6,8 @@
 #include <unordered_map>
 
 #include "tapir/autograd/op_form.h"
-#include "tapir/autograd/operand_counts_impl.h"
 #include "tapir/autograd/op_names_impl.h"
+#include "tapir/autograd/operand_counts_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"

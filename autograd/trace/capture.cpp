@@ -12,12 +12,12 @@
 #ifdef TAPIR_WITH_CUDA
 #include <algorithm>
 
+#include "tapir/autograd/trace/run/fused_impl.h"
 #include "tapir/core/capture_impl.h"
 #include "tapir/core/deterministic.h"
 #include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
-#include "tapir/autograd/trace/run/fused_impl.h"
 #include "tapir/ops/linear/matmul.h"
 
 namespace tapir::detail {

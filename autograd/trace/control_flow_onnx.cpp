@@ -1,8 +1,8 @@
 // How cond, while_loop and scan are written as ONNX: If, Loop and Scan. What a branch or body uses beside its operands is an operand of
 // Tapir's node, and in ONNX visible by its name.
-#include "tapir/ops/onnx_form.h"
 #include "tapir/autograd/trace/graph/graph.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/ops/onnx_form.h"
 
 namespace tapir {
 namespace {

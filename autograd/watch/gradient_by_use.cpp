@@ -69,7 +69,8 @@ class UseWatcher : public OpWatcher {
  private:
     // Whether the value is x, or is made of x by views, copies and conversions alone: what uses it uses x.
     bool is_x(const Log& log, std::uint32_t value) const {
-        constexpr std::string_view kSame[] = {"transpose", "permute", "reshape", "expand", "part", "pieces", "to_dtype", "to_device", "clone"};
+        constexpr std::string_view kSame[] = {"transpose", "permute", "reshape", "expand",   "select",    "slice",
+                                              "diagonal",  "part",    "pieces",  "to_dtype", "to_device", "clone"};
         while (value != value_) {
             if (value == kNoValue) return false;
             const Record& record = *log.records[log.maker_of(value)];

@@ -1,6 +1,7 @@
 #include "text.h"
 
-#include <tapir/ops/make.h>
+#include <tapir/ops/make/make.h>
+#include <tapir/ops/random/random.h>
 
 #include <algorithm>
 #include <fstream>

@@ -12,7 +12,7 @@ namespace tapir {
 /// Lower and upper triangles of the last two dimensions; the rest is 0.
 Tensor tril(In x, std::int64_t diagonal = 0);
 Tensor triu(In x, std::int64_t diagonal = 0);
-Tensor flip(In x, const Dims& dims);
+Tensor flip(In x, const Dims& dims);  ///< these in reverse order; IndexError for one that is not there or named twice
 /// Elements moved around by shifts[i] along dims[i]; without dims over the flattened tensor.
 Tensor roll(In x, const Shape& shifts, const Dims& dims = {});
 /// Copies side by side, as torch.Tensor.repeat.

@@ -48,8 +48,8 @@ inline Tensor clamp(const Tensor& x, const Tensor& min, const Tensor& max, Loc l
 /// clamp() by its other name.
 inline Tensor clip(In x, double min = -__builtin_inf(), double max = __builtin_inf()) { return clamp(x, min, max); }
 inline Tensor clip(In x, In min, In max) { return clamp(x, min, max); }
-Tensor clamp_min(In x, Scalar min);
-Tensor clamp_max(In x, Scalar max);
+Tensor clamp_min(In x, Scalar min);  ///< nothing below min
+Tensor clamp_max(In x, Scalar max);  ///< nothing above max
 #endif
 
 #define TAPIR_OPERATOR(symbol)              \

@@ -5,7 +5,7 @@
 
 namespace tapir {
 
-Tensor clone(In x);
+Tensor clone(In x);  ///< the same elements in memory of their own
 Tensor contiguous(In x);
 /// x converted to another dtype; itself when it has that already. Floats become integers by truncation; nan and what is
 /// out of range become the smallest integer.

@@ -27,19 +27,19 @@ struct TensorOptions {
     TensorOptions(Device where, bool gradient = false) : device(where), requires_grad(gradient) {}  // NOLINT
 };
 
-Tensor empty(const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
+Tensor empty(const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());  ///< not filled
 template <class... I>
     requires SizesOnly<I...>
 Tensor empty(IndexArg first, IndexArg second, I... rest) {
     return empty(Shape(first.value, second.value, rest...), {}, first.loc);
 }
-Tensor zeros(const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
+Tensor zeros(const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());  ///< default_dtype() unless given
 template <class... I>
     requires SizesOnly<I...>
 Tensor zeros(IndexArg first, IndexArg second, I... rest) {
     return zeros(Shape(first.value, second.value, rest...), {}, first.loc);
 }
-Tensor ones(const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
+Tensor ones(const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());  ///< default_dtype() unless given
 template <class... I>
     requires SizesOnly<I...>
 Tensor ones(IndexArg first, IndexArg second, I... rest) {

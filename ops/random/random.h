@@ -32,10 +32,10 @@ Tensor randint(std::int64_t high, const Shape& shape, Generator& generator, Tens
 /// 0 ... n-1 in random order, int64.
 Tensor randperm(std::int64_t n, Loc loc = Loc::current());
 Tensor randperm(std::int64_t n, Generator& generator, Loc loc = Loc::current());
-Tensor rand_like(In x, TensorOptions options = {});
-Tensor randn_like(In x, TensorOptions options = {});
-Tensor randint_like(In x, std::int64_t low, std::int64_t high, TensorOptions options = {});
-Tensor randint_like(In x, std::int64_t high, TensorOptions options = {});
+Tensor rand_like(In x, TensorOptions options = {});   ///< as x in shape, device and, unless given, dtype; so are the next three
+Tensor randn_like(In x, TensorOptions options = {});  ///< normal
+Tensor randint_like(In x, std::int64_t low, std::int64_t high, TensorOptions options = {});  ///< integers in [low, high); ValueError when low >= high
+Tensor randint_like(In x, std::int64_t high, TensorOptions options = {});                    ///< in [0, high)
 /// 1 with probability p (elementwise), else 0; p's dtype. Throws ValueError for p outside [0, 1], for a CUDA tensor
 /// at the next call that waits for the device. Not differentiable.
 Tensor bernoulli(In p);

@@ -16,7 +16,7 @@ namespace tapir {
 Tensor sum(In x, const Dims& dims = {}, Flag keepdim = false);
 /// Floating dtypes only (DTypeError).
 Tensor mean(In x, const Dims& dims = {}, Flag keepdim = false);
-Tensor prod(In x);
+Tensor prod(In x);  ///< of integers and bool int64; 1 of nothing
 Tensor prod(In x, Dim dim, Flag keepdim = false);
 /// Extremes over several dimensions; ties share the gradient equally. nan wins. Empty dimensions throw ShapeError.
 Tensor amax(In x, const Dims& dims = {}, Flag keepdim = false);

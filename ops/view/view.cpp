@@ -65,18 +65,19 @@ void pieces_rule(Backward& b);
 
 }  // namespace
 
-TAPIR_OP(part, "Slice", part_rule, "A part of a tensor: select, narrow, slice, diagonal, and indexing with these.",
+TAPIR_OP(part, "Slice", part_rule,
+         "A part of a tensor, by an index of several numbers and slices; select, slice and diagonal have rows of their own.",
          TAPIR_SAMPLE("f(3,4)", select(x[0], 1, 2)), TAPIR_SAMPLE("f(3,4)", narrow(x[0], 1, 1, 2)),
          TAPIR_SAMPLE_AS("f(5,4)", "x[0][1:5:2]", slice(x[0], 0, Slice(1, 5, 2))), TAPIR_SAMPLE("f(3,4)", diagonal(x[0], 1)),
          TAPIR_SAMPLE_AS("f(3,4,2)", "x[0][1]", x[0][1]), TAPIR_SAMPLE_AS("f(4,3)", "x[0][1:, None, 2]", x[0].index({Slice(1, None), None, 2})));
-TAPIR_OP(select, "Gather", Composed, "One element along a dimension, without it.", TAPIR_SAMPLE("f(3,4)", select(x[0], 0, -1)),
+TAPIR_OP(select, "Gather", part_rule, "One element along a dimension, without it.", TAPIR_SAMPLE("f(3,4)", select(x[0], 0, -1)),
          TAPIR_SAMPLE("f(2,3,4)", select(x[0], -2, 1)));
-TAPIR_OP(slice, "Slice", Composed, "Every step-th element of a range along a dimension: slice, narrow.",
+TAPIR_OP(slice, "Slice", part_rule, "Every step-th element of a range along a dimension: slice, narrow.",
          TAPIR_SAMPLE_AS("f(5,4)", "x[0][-3:]", slice(x[0], 0, Slice(-3, None))),
          TAPIR_SAMPLE_AS("f(5,4)", "x[0][:, 1:4:2]", slice(x[0], 1, Slice(1, 4, 2))), TAPIR_SAMPLE("f(3,4)", narrow(x[0], 1, -2, 2)));
-TAPIR_OP(diagonal, NoOnnx("Reshape, Slice, Gather"), Composed, "A diagonal of two dimensions, as the last one.",
+TAPIR_OP(diagonal, NoOnnx("Reshape, Slice, Gather"), part_rule, "A diagonal of two dimensions, as the last one.",
          TAPIR_SAMPLE("f(3,4)", diagonal(x[0])), TAPIR_SAMPLE("f(2,3,4)", diagonal(x[0], -1, 2, 0)));
-TAPIR_OP(place, NoOnnx("Pad, ScatterND"), place_rule, "Zeros with a part filled in: the gradient of `part`.",
+TAPIR_OP(place, NoOnnx("Pad, ScatterND"), place_rule, "Zeros with a part filled in: the gradient of a part.",
          TAPIR_SAMPLE_AS("f(2,3)", "", place(x[0], Shape(4, 3), Part{Shape(2, 3), Shape(3, 1), 3}, Loc::current())));
 TAPIR_OP(reshape, "Reshape", reshape_rule, "The same elements in another shape.", TAPIR_SAMPLE("f(3,4)", reshape(x[0], {2, 6})),
          TAPIR_SAMPLE("f(3,4)", flatten(x[0])), TAPIR_SAMPLE("f(3,1)", squeeze(x[0])), TAPIR_SAMPLE("f(3,4)", unsqueeze(x[0], 1)));

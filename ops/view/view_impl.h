@@ -20,8 +20,6 @@ struct Part {
     SliceCall slice = {-1};  // how it was taken; dim -1: otherwise
 };
 
-extern const OpInfo part_op;
-
 /// How parts are taken, as graphs know it: dimensions from 0 on.
 struct SelectCall {
     int dim = 0;
@@ -56,10 +54,10 @@ Shape contiguous_strides(const TensorImpl* x);
 
 /// Records that `view` is this part of x, and returns it.
 Tensor record_part(const In& x, Tensor view, const Part& part);
-/// The same, where watchers are told that `op` was called so.
+/// The same of an op that takes such parts by its own arguments.
 template <class Call>
 Tensor record_part(const In& x, Tensor view, const Part& part, const OpInfo& op, const Call& call) {
-    record(part_op, x.loc, {&x.tensor}, view, {}, part, Told{op, {&x.tensor}}, call);
+    record(op, x.loc, {&x.tensor}, view, {}, part, Told{op, {&x.tensor}}, call);
     return view;
 }
 

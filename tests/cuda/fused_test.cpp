@@ -10,11 +10,11 @@
 #include "compare.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/trace/passes/passes.h"
+#include "tapir/autograd/trace/run/fused_impl.h"
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/core/device_impl.h"
 #include "tapir/cuda/compile.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
-#include "tapir/autograd/trace/run/fused_impl.h"
 #include "tapir/ops/elementwise/fused_kernels.h"
 #ifdef TAPIR_CUDA_EMULATED
 #include <cuda_runtime.h>

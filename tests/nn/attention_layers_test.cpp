@@ -200,10 +200,11 @@ TEST_CASE("reading weights that were not asked for says how to ask") {
     const nn::MultiheadAttention attention(4, 2);
     const Tensor x = ones({3, 4});
     const auto [output, weights] = attention(x, x, x);
+    const int asked = __LINE__ - 1;
     const std::string hint =
         "the tensor is undefined; if it is the weights of MultiheadAttention ({.need_weights = true}), ask for it at "
         "attention_layers_test.cpp:" +
-        std::to_string(__LINE__ - 2);
+        std::to_string(asked);
     // A transformer's own attention is none of the user's.
     nn::TransformerEncoderLayer(4, 2, {.dim_feedforward = 4})(x);
     FAILS_IN(ValueError, "sum: " + hint, "", weights.sum());

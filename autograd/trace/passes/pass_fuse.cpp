@@ -5,9 +5,9 @@
 #include <unordered_set>
 
 #include "tapir/autograd/trace/passes/passes.h"
+#include "tapir/autograd/trace/run/fused_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
-#include "tapir/autograd/trace/run/fused_impl.h"
 #include "tapir/ops/elementwise/fused_kernels.h"
 #include "tapir/ops/forms_impl.h"
 

@@ -8,9 +8,9 @@
 #include "tapir/autograd/trace/passes/rewrite_impl.h"
 #include "tapir/autograd/trace/passes/simplify_impl.h"
 #include "tapir/autograd/trace/run/frame_impl.h"
+#include "tapir/autograd/trace/run/fused_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/thread_impl.h"
-#include "tapir/autograd/trace/run/fused_impl.h"
 
 namespace tapir::detail {
 namespace {

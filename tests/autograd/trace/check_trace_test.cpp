@@ -200,7 +200,7 @@ TEST_CASE("of branches and bodies the op within is named") {
                    {zeros({3})}, {x}, {.reverse = true})
             .carry[0];
     };
-    const int branch = __LINE__ - 3;
+    const int branch = __LINE__ - 5;
     const Graph loop = trace(looping, {{"x", ones({3})}}), steps = trace(scanning, {{"x", ones({2, 3}), {"steps"}}});
     const Tensor rows = cat({-ones({3, 3}), ones({1, 3})});
     CHECK(check_trace(loop, looping, {full({3}, 0.5)}).ok);
@@ -218,7 +218,7 @@ TEST_CASE("of branches and bodies the op within is named") {
           "mul at " + place(branch) +
               ": operand 1, a constant of the graph, is another one now: 2 in the graph, 3 in the program; "
               "in cond at " +
-              place(branch) + "; in the first step of scan at " + place(branch - 2));
+              place(branch) + "; in the first step of scan at " + place(branch - 3));
     scale = 2;
     uses_tanh = true;
     CHECK(has(check_trace(loop, looping, {ones({3})}, {.raise_exception = false}).message,

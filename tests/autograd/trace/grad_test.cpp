@@ -146,7 +146,7 @@ TEST_CASE("graphs that not all numbers suit are differentiated") {
     for (const Graph& graph : {endless, named}) {
         CHECK_THROWS_AS(grad(graph, {"output"}, {"x0"}), ValueError);
         CHECK_THROWS_WITH(grad(graph, {"output"}, {"x0"}),
-                          Catch::StartsWith("grad_test.cpp:139: while_loop: on numbers that are made up it did not end within 10000 turns") &&
+                          Catch::StartsWith("grad_test.cpp:140: while_loop: on numbers that are made up it did not end within 10000 turns") &&
                               Catch::EndsWith("; give grad() examples of the inputs, on which its loops end"));
     }
     const Graph far = grad(endless, {"output"}, {"x0"}, {{"x0", x}, {"x1", full({}, -10'001, int64)}});  // these are not made up

@@ -97,7 +97,7 @@ TEST_CASE("what the program reads is refused or guarded") {
         return x;
     };
     CHECK_THROWS_WITH(trace(fn, {{"x", ones({3})}}),
-                      Catch::StartsWith("graph_test.cpp:95: ") && Catch::Contains("item() reads a value that sum made at graph_test.cpp:94"));
+                      Catch::StartsWith("graph_test.cpp:96: ") && Catch::Contains("item() reads a value that sum made at graph_test.cpp:95"));
     TraceOptions options;
     options.reads = TraceOptions::Reads::guard;
     const Graph graph = trace(fn, {{"x", ones({3})}}, options);

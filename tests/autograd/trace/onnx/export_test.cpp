@@ -9,7 +9,6 @@
 
 #include "../../../fails.h"
 #include "../../../nn/data/files.h"
-#include "tapir/ops/onnx_form.h"
 #include "tapir/autograd/op.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/trace/control_flow.h"
@@ -17,6 +16,7 @@
 #include "tapir/autograd/trace/onnx/onnx.h"
 #include "tapir/autograd/trace/onnx/proto_impl.h"
 #include "tapir/autograd/trace/trace.h"
+#include "tapir/ops/onnx_form.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
