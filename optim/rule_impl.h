@@ -180,7 +180,7 @@ void update_fields(Fields& f, const OptimizerRule& rule, void* options);
 #define TAPIR_UPDATE_FORM(op, Options)                                                                                            \
     extern const OpForm op##_form;                                                                                                \
     constexpr OpForm op##_form = detail::update_form(                                                                             \
-        TAPIR_FORM_OF(op, optim::UpdateAttrs<optim::Options>, unstated(), optim::run_update(optim::Options::rule, &a.options, x), \
+        TAPIR_FORM_OF(op, optim::UpdateAttrs<optim::Options>, updated(t), optim::run_update(optim::Options::rule, &a.options, x), \
                       optim::update_fields(f, optim::Options::rule, &a.options)),                                                 \
         [](const FormCall& x, const Tensor& out) {                                                                                \
             const auto& a = *static_cast<const optim::UpdateAttrs<optim::Options>*>(x.attrs);                                     \

@@ -2,6 +2,7 @@
 // functions.
 #include "tapir/autograd/trace/control_flow.h"
 #include "tapir/autograd/trace/control_flow_impl.h"
+#include "tapir/autograd/trace/graph/infer_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/forms_impl.h"
@@ -203,16 +204,85 @@ std::vector<detail::PartCall> detail::first_parts(const Attributes& attributes, 
     return calls;
 }
 
-TAPIR_FORM(cond, CondAttrs, unstated(), run(x, a, results), f("then_branch", a.then_branch)("else_branch", a.else_branch));
+namespace {
+
+// What a part gives for the node's operands; slices are without dimension 0.
+std::optional<std::vector<ValueType>> results_of(const TypeCall& t, const detail::NodePart& part) {
+    std::vector<ValueType> given;
+    for (int i = 0; i < static_cast<int>(part.operands.size()); ++i) {
+        const ValueType& x = t[part.operands[static_cast<std::size_t>(i)]];
+        given.push_back(part.is_slice(i) ? types::dropped(types::ranked(x, 1), 0) : x);
+    }
+    return detail::stated_results(*part.graph, given, t.loc);
+}
+
+// What both branches give; the size of one is unknown where those differ.
+ResultTypes types_of_cond(const TypeCall& t) {
+    types::need<ValueError>(types::may_be(types::product(t[0].shape), 1), "the condition needs one element");
+    const std::vector<detail::NodePart> parts = detail::parts_of(t.attributes);
+    const auto taken = results_of(t, parts[0]), other = results_of(t, parts[1]);
+    if (!taken || !other || taken->size() != other->size()) return types::unstated();
+    ResultTypes results;
+    for (std::size_t k = 0; k < taken->size(); ++k) {
+        ValueType a = (*taken)[k];
+        const ValueType& b = (*other)[k];
+        if (a.dtype != b.dtype || !(a.device == b.device) || a.rank() != b.rank()) return types::unstated();
+        for (std::size_t d = 0; d < a.shape.size(); ++d) {
+            if (!(a.shape[d] == b.shape[d])) a.shape[d] = types::unknown();
+        }
+        results.push_back(std::move(a));
+    }
+    return results;
+}
+
+// Nothing changes but numbers from step to step.
+void check_carried(const TypeCall& t, const std::optional<std::vector<ValueType>>& next, std::size_t carries) {
+    for (std::size_t k = 0; next && k < carries && k < next->size(); ++k) {
+        types::need(types::may_be((*next)[k].shape, t[static_cast<int>(k)].shape), "what is carried changes its shape");
+    }
+}
+
+ResultTypes types_of(const TypeCall& t, const WhileAttrs& a) {
+    const std::vector<detail::NodePart> parts = detail::parts_of(t.attributes);
+    const std::size_t carries = a.body->outputs().size();
+    check_carried(t, results_of(t, parts[1]), carries);
+    ResultTypes results;
+    results.resize(carries);
+    for (std::size_t k = 0; k < carries; ++k) results[k] = t[static_cast<int>(k)];
+    for (std::size_t k = 0; a.keep_steps && k < carries; ++k) results.push_back(types::inserted(results[k], 0, types::unknown()));
+    return results;
+}
+
+// What is carried, the outputs of all steps, what was carried into each.
+ResultTypes types_of(const TypeCall& t, const ScanAttrs& a) {
+    const std::vector<detail::NodePart> parts = detail::parts_of(t.attributes);
+    const auto carries = static_cast<std::size_t>(a.carries);
+    types::need<ValueError>(a.xs > 0, "there are no slices");
+    SymInt steps = types::size_of(t[static_cast<int>(carries)], 0);
+    for (int i = parts[0].slices_from; i < parts[0].slices_to; ++i) steps = types::agreed(steps, types::size_of(t[i], 0));
+    const auto given = results_of(t, parts[0]);
+    check_carried(t, given, carries);
+    if (!given) return types::unstated();
+    ResultTypes results;
+    for (std::size_t k = 0; k < given->size(); ++k) {
+        results.push_back(k < carries ? t[static_cast<int>(k)] : types::inserted((*given)[k], 0, steps));
+    }
+    for (std::size_t k = 0; a.keep_steps && k < carries; ++k) results.push_back(types::inserted(results[k], 0, steps));
+    return results;
+}
+
+}  // namespace
+
+TAPIR_FORM(cond, CondAttrs, types_of_cond(t), run(x, a, results), f("then_branch", a.then_branch)("else_branch", a.else_branch));
 // The steps that are kept: as many as there were.
 static std::uint64_t data_sized(const WhileAttrs& a) {
     const std::size_t carries = a.body ? a.body->outputs().size() : 0;
     return a.keep_steps && carries < 32 ? ((std::uint64_t{1} << carries) - 1) << carries : 0;
 }
 
-TAPIR_DATA_SIZED_FORM(while_loop, WhileAttrs, unstated(), data_sized(a), run(x, a, results),
+TAPIR_DATA_SIZED_FORM(while_loop, WhileAttrs, types_of(t, a), data_sized(a), run(x, a, results),
                       f("condition", a.condition)("body", a.body)("keep_steps", a.keep_steps));
-TAPIR_FORM(scan, ScanAttrs, unstated(), run(x, a, results),
+TAPIR_FORM(scan, ScanAttrs, types_of(t, a), run(x, a, results),
            f("body", a.body)("carries", a.carries)("xs", a.xs)("reverse", a.reverse)("keep_steps", a.keep_steps));
 
 }  // namespace tapir

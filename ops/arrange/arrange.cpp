@@ -507,13 +507,39 @@ Tensor pad_again(const Tensor& x, const PadCall& call) {
     return pad(x, call.widths, static_cast<int64_t>(call.value));
 }
 
+ValueType rolled(const ValueType& x, const RollCall& call) {
+    if (call.dims.empty() && call.shifts.rank() == 1) return x;
+    types::need(call.shifts.rank() == call.dims.rank() && !call.shifts.empty(), "needs a shift for each dimension");
+    for (const int64_t dim : call.dims) static_cast<void>(types::along(x, dim));
+    return x;
+}
+
+ValueType repeated(const ValueType& x, std::vector<SymInt> sizes) {
+    types::need(std::ssize(sizes) >= x.rank(), "there are fewer numbers of copies than dimensions");
+    for (const SymInt& times : sizes) types::need<ValueError>(!times.is_number() || times.number() >= 0, "a number of copies must not be negative");
+    for (std::size_t d = 1; d <= x.shape.size(); ++d) sizes[sizes.size() - d] = sizes[sizes.size() - d] * x.shape[x.shape.size() - d];
+    return types::shaped(x, std::move(sizes));
+}
+
+// Widths come in pairs, of the last dimension first.
+ValueType padded(ValueType x, const std::vector<SymInt>& widths) {
+    types::need<ValueError>(widths.size() % 2 == 0, "widths come in pairs");
+    types::need(widths.size() <= 2 * x.shape.size(), "there are more widths than two to a dimension");
+    for (std::size_t i = 0; i < widths.size(); i += 2) {
+        SymInt& size = x.shape[x.shape.size() - 1 - i / 2];
+        size = size + widths[i] + widths[i + 1];
+        types::need(!size.is_number() || size.number() >= 0, "widths cut off more than there is");
+    }
+    return x;
+}
+
 }  // namespace
 
-TAPIR_FORM(tril, int64_t, same(t[0]), tril(x[0], a), f("diagonal", a));
-TAPIR_FORM(triu, int64_t, same(t[0]), triu(x[0], a), f("diagonal", a));
-TAPIR_FORM(flip, Dims, same(t[0]), flip(x[0], a), f("dims", a));
-TAPIR_FORM(roll, RollCall, same(t[0]), roll(x[0], a.shifts, a.dims), f("shifts", a.shifts)("dims", a.dims));
-TAPIR_FORM(repeat, Shape, unstated(), repeat(x[0], a), f("repeats", a));
-TAPIR_FORM(pad, PadCall, unstated(), pad_again(x[0], a), f("pad", a.widths)("value", a.value));
+TAPIR_FORM(tril, int64_t, same(ranked(t[0], 2)), tril(x[0], a), f("diagonal", a));
+TAPIR_FORM(triu, int64_t, same(ranked(t[0], 2)), triu(x[0], a), f("diagonal", a));
+TAPIR_FORM(flip, Dims, same(along(t[0], a)), flip(x[0], a), f("dims", a));
+TAPIR_FORM(roll, RollCall, rolled(t[0], a), roll(x[0], a.shifts, a.dims), f("shifts", a.shifts)("dims", a.dims));
+TAPIR_FORM(repeat, Shape, repeated(t[0], t.sizes("repeats")), repeat(x[0], a), f("repeats", a));
+TAPIR_FORM(pad, PadCall, padded(t[0], t.sizes("pad")), pad_again(x[0], a), f("pad", a.widths)("value", a.value));
 
 }  // namespace tapir

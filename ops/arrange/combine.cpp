@@ -536,6 +536,7 @@ Tensor Tensor::trace(Loc loc) const { return tapir::trace(In(*this, loc)); }
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_DATA_SIZED_FORM(repeated_indices, detail::NoAttrs, unstated(), 1, repeated_indices(x[0], Loc::current()), static_cast<void>(f));
+TAPIR_DATA_SIZED_FORM(repeated_indices, detail::NoAttrs, shaped(ranked(t[0], 1, 1), {unknown()}, DType::int64), 1,
+                      repeated_indices(x[0], Loc::current()), static_cast<void>(f));
 
 }  // namespace tapir

@@ -378,12 +378,40 @@ Tensor Tensor::count_nonzero(const Dims& dims, Loc loc) const { return tapir::co
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_DATA_SIZED_FORM(bincount, int64_t, unstated(), 1, bincount(x[0], x.count > 1 ? x[1] : Tensor(), a), f("minlength", a));
-TAPIR_FORM(histc, HistcCall, unstated(), histc(x[0], a.bins, a.min, a.max), f("bins", a.bins)("min", a.min)("max", a.max));
-TAPIR_FORM(histogram, HistogramCall, unstated(), detail::outputs(histogram_again(x, a)),
+namespace {
+
+ValueType types_of_bincount(const TypeCall& t) {
+    const ValueType& x = types::ranked(t[0], 1, 1);
+    const DType dtype = t.count < 2 ? DType::int64 : is_floating(types::alike(t[1], x).dtype) ? t[1].dtype : DType::float64;
+    return types::shaped(x, {types::unknown()}, dtype);
+}
+
+// The counts, and the edges of the bins, which may be given.
+ResultTypes types_of_histogram(const TypeCall& t, const HistogramCall& a) {
+    const ValueType& x = t[0];
+    const int before_weight = a.has_edges ? 2 : 1;
+    if (t.count > before_weight) types::need(types::may_be(t[before_weight].shape, x.shape), "needs a weight for each element");
+    const SymInt edges = a.has_edges ? types::size_of(types::ranked(t[1], 1, 1), 0) : t.size("bins") + SymInt(1);
+    return {types::shaped(x, {edges + SymInt(-1)}), types::shaped(x, {edges})};
+}
+
+// Of each row of values the places in the row of the sequence, or in the only one.
+ValueType types_of_searchsorted(const TypeCall& t) {
+    const ValueType &sequence = types::ranked(t[0], 1), &values = t[1];
+    const bool is_one = sequence.rank() == 1;
+    types::need(is_one || (sequence.rank() == values.rank() && types::may_be(types::leading(sequence, 1), types::leading(values, 1))),
+                "the sequence does not fit the values");
+    return types::same(values, DType::int64);
+}
+
+}  // namespace
+
+TAPIR_DATA_SIZED_FORM(bincount, int64_t, types_of_bincount(t), 1, bincount(x[0], x.count > 1 ? x[1] : Tensor(), a), f("minlength", a));
+TAPIR_FORM(histc, HistcCall, shaped(t[0], {t.size("bins")}), histc(x[0], a.bins, a.min, a.max), f("bins", a.bins)("min", a.min)("max", a.max));
+TAPIR_FORM(histogram, HistogramCall, types_of_histogram(t, a), detail::outputs(histogram_again(x, a)),
            f("bins", a.bins)("has_range", a.has_range)("low", a.low)("high", a.high)("density", a.density)("has_edges", a.has_edges));
 TAPIR_FORM(count_nonzero, Dims, reduced(t[0], a, false, DType::int64), count_nonzero(x[0], a), f("dims", a));
-TAPIR_FORM(searchsorted, bool, same(t[1], DType::int64), searchsorted(x[0], x[1], a), f("right", a));
+TAPIR_FORM(searchsorted, bool, types_of_searchsorted(t), searchsorted(x[0], x[1], a), f("right", a));
 TAPIR_FORM(isin, bool, same(t[0], DType::boolean), isin(x[0], x[1], a), f("invert", a));
 
 }  // namespace tapir

@@ -356,10 +356,19 @@ ValuesIndices Tensor::topk(int64_t k, Dim dim, bool largest, Loc loc) const { re
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_FORM(sort, SortCall, several(same(t[0]), same(t[0], DType::int64)), detail::outputs(sort(x[0], a.dim, a.descending)),
+[[maybe_unused]] static ResultTypes types_of_topk(const TypeCall& t, int dim) {
+    const SymInt k = t.size("k"), size = t[0].rank() == 0 ? SymInt(1) : types::size_of(t[0], dim);
+    types::need<ValueError>(!k.is_number() || !size.is_number() || (k.number() >= 0 && k.number() <= size.number()),
+                            "k is more than there are elements");
+    const ValueType values = types::resized(t[0], dim, k);
+    return {values, types::same(values, DType::int64)};
+}
+
+TAPIR_FORM(sort, SortCall, several(same(along(t[0], a.dim)), same(t[0], DType::int64)), detail::outputs(sort(x[0], a.dim, a.descending)),
            f("dim", a.dim)("descending", a.descending));
-TAPIR_FORM(argsort, SortCall, same(t[0], DType::int64), argsort(x[0], a.dim, a.descending), f("dim", a.dim)("descending", a.descending));
-TAPIR_FORM(topk, TopkCall, several(resized(t[0], a.dim, t.size("k")), resized(same(t[0], DType::int64), a.dim, t.size("k"))),
-           detail::outputs(topk(x[0], a.k, a.dim, a.largest)), f("k", a.k)("dim", a.dim)("largest", a.largest));
+TAPIR_FORM(argsort, SortCall, same(along(t[0], a.dim), DType::int64), argsort(x[0], a.dim, a.descending),
+           f("dim", a.dim)("descending", a.descending));
+TAPIR_FORM(topk, TopkCall, types_of_topk(t, a.dim), detail::outputs(topk(x[0], a.k, a.dim, a.largest)),
+           f("k", a.k)("dim", a.dim)("largest", a.largest));
 
 }  // namespace tapir

@@ -101,11 +101,17 @@ UniqueResult Tensor::unique(bool sorted, bool return_inverse, bool return_counts
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
 // The values, and how often each comes; the inverse has the input's shape.
+[[maybe_unused]] static ResultTypes types_of(const ValueType& x, const UniqueCall& a) {
+    ResultTypes results{types::shaped(x, {types::unknown()})};
+    if (a.return_inverse) results.push_back(types::same(x, DType::int64));
+    if (a.return_counts) results.push_back(types::shaped(x, {types::unknown()}, DType::int64));
+    return results;
+}
 static std::uint64_t data_sized(const UniqueCall& a) { return 1 | (a.return_counts ? (a.return_inverse ? 4 : 2) : 0); }
 
-TAPIR_DATA_SIZED_FORM(unique, UniqueCall, unstated(), data_sized(a), results_of(unique(x[0], true, a.return_inverse, a.return_counts)),
+TAPIR_DATA_SIZED_FORM(unique, UniqueCall, types_of(t[0], a), data_sized(a), results_of(unique(x[0], true, a.return_inverse, a.return_counts)),
                       f("return_inverse", a.return_inverse)("return_counts", a.return_counts));
-TAPIR_DATA_SIZED_FORM(unique_consecutive, UniqueCall, unstated(), data_sized(a),
+TAPIR_DATA_SIZED_FORM(unique_consecutive, UniqueCall, types_of(t[0], a), data_sized(a),
                       results_of(unique_consecutive(x[0], a.return_inverse, a.return_counts)),
                       f("return_inverse", a.return_inverse)("return_counts", a.return_counts));
 

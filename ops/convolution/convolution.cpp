@@ -463,13 +463,62 @@ Tensor conv_transpose_of(const FormCall& x, const ConvCall& a) {
                           /*ends=*/true);
 }
 
+// x: (batch, channels, spatial...); the other one is a weight, or the gradient of the result.
+int checked_dims(const ValueType& x, const ValueType& other) {
+    const int dims = types::ranked(x, 3, 5).rank() - 2;
+    types::need(other.rank() == x.rank(), "the operands have different numbers of dimensions");
+    return dims;
+}
+
+// The weight (out, in / groups, kernel...).
+ValueType types_of_weight(const TypeCall& t) {
+    using namespace types;
+    const ValueType &x = t[0], &g = t[1];
+    const int dims = checked_dims(x, g);
+    const SymInt groups = t.size("groups");
+    need(may_be(size_of(x, 0), size_of(g, 0)), "the operands have different batches");
+    static_cast<void>(quotient(size_of(g, 1), groups));
+    std::vector<SymInt> shape{size_of(g, 1), quotient(size_of(x, 1), groups)};
+    for (int d = 0; d < dims; ++d) shape.push_back(spatial(t.sizes("kernel_size"), d, dims));
+    return shaped(x, std::move(shape));
+}
+
+ResultTypes types_of(ConvPart part, const TypeCall& t) {
+    using namespace types;
+    const ValueType &x = t[0], &weight = t[1];
+    if (x.rank() == 2) return unstated();  // without a batch
+    const int dims = checked_dims(x, weight);
+    const bool is_output = part == ConvPart::output;
+    const SymInt &first = size_of(weight, 0), second = size_of(weight, 1) * t.size("groups"), &channels = is_output ? first : second;
+    need(may_be(size_of(x, 1), is_output ? second : first), "the input has other channels than the weight");
+    static_cast<void>(quotient(first, t.size("groups")));
+    if (t.count > 2) need(may_be(t[2].shape, {channels}), "the bias does not fit the output's channels");
+    const std::vector<SymInt> stride = t.sizes("stride"), padding = t.sizes("padding"), dilation = t.sizes("dilation");
+    const bool has_ends = std::ssize(padding) == 2 * dims;
+    std::vector<SymInt> shape{size_of(x, 0), channels};
+    for (int d = 0; d < dims; ++d) {
+        const SymInt &in = size_of(x, d + 2), &kernel = size_of(weight, d + 2), step = spatial(stride, d, dims), wide = spatial(dilation, d, dims);
+        const SymInt before = has_ends ? padding[static_cast<std::size_t>(d)] : spatial(padding, d, dims);
+        const SymInt both = before + (has_ends ? padding[static_cast<std::size_t>(dims + d)] : before);
+        if (is_output) {
+            shape.push_back(windows(in + both, kernel, step, wide));
+            continue;
+        }
+        const SymInt reach = wide * (kernel + SymInt(-1)) + SymInt(1), more = spatial(t.sizes("output_padding"), d, dims);
+        const SymInt made = (in + SymInt(-1)) * step + reach + more + SymInt(-1) * both;
+        need(!(kernel == SymInt(0)) && !(in == SymInt(0)) && !(made.is_number() && made.number() <= 0), "there are no elements");
+        shape.push_back(made);
+    }
+    return shaped(x, std::move(shape));
+}
+
 }  // namespace
 
-TAPIR_FORM(convolution, ConvCall, unstated(), convolution_of(x, a),
+TAPIR_FORM(convolution, ConvCall, types_of(ConvPart::output, t), convolution_of(x, a),
            f("stride", a.stride)("padding", a.padding)("dilation", a.dilation)("groups", a.groups));
-TAPIR_FORM(conv_transpose, ConvCall, unstated(), conv_transpose_of(x, a),
+TAPIR_FORM(conv_transpose, ConvCall, types_of(ConvPart::input, t), conv_transpose_of(x, a),
            f("stride", a.stride)("padding", a.padding)("output_padding", a.output_padding)("dilation", a.dilation)("groups", a.groups));
-TAPIR_FORM(conv_weight, ConvCall, unstated(), weight_of(x[0], x[1], a),
+TAPIR_FORM(conv_weight, ConvCall, types_of_weight(t), weight_of(x[0], x[1], a),
            f("kernel_size", a.kernel_size)("stride", a.stride)("padding", a.padding)("dilation", a.dilation)("groups", a.groups));
 
 }  // namespace tapir

@@ -472,8 +472,8 @@ bool masked_fill_into(const FormCall& x, const Tensor& out) {
 }  // namespace
 
 TAPIR_INTO_FORM(where, detail::NoAttrs, pointwise(t, promoted(t, 1)), where(x[0], x[1], x[2]), where_into, static_cast<void>(f));
-TAPIR_INTO_FORM(masked_fill, detail::NoAttrs, shaped(t[0], broadcast(t, 0, 2)), masked_fill(x[0], x[1], x[2]), masked_fill_into,
+TAPIR_INTO_FORM(masked_fill, detail::NoAttrs, (ranked(t[2], 0, 0), shaped(t[0], broadcast(t, 0, 2))), masked_fill(x[0], x[1], x[2]), masked_fill_into,
                 static_cast<void>(f));
-TAPIR_DATA_SIZED_FORM(nonzero, detail::NoAttrs, unstated(), 1, nonzero(x[0]), static_cast<void>(f));
+TAPIR_DATA_SIZED_FORM(nonzero, detail::NoAttrs, shaped(t[0], {unknown(), t[0].rank()}, DType::int64), 1, nonzero(x[0]), static_cast<void>(f));
 
 }  // namespace tapir

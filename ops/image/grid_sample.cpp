@@ -438,6 +438,23 @@ void call_fields(Fields& f, Call& a) {
     f("mode", a.mode, {"bilinear", "nearest"})("padding_mode", a.padding_mode, {"zeros", "border", "reflection"})("align_corners", a.align_corners);
 }
 
+// x (n, channels, height, width), grid (n, h, w, 2)
+ValueType sampled(const ValueType& x, const ValueType& grid) {
+    using namespace types;
+    const bool fits = x.rank() == 4 && grid.rank() == 4 && may_be(grid.shape[3], 2) && may_be(grid.shape[0], x.shape[0]);
+    need(fits && !(x.shape[2] == SymInt(0)) && !(x.shape[3] == SymInt(0)),
+         "needs x (n, channels, height, width), with pixels, and grid (n, h, w, 2)");
+    return shaped(x, {agreed(x.shape[0], grid.shape[0]), x.shape[1], grid.shape[1], grid.shape[2]});
+}
+
+ResultTypes types_of(const TypeCall& t, const BackwardCall& a) {
+    types::need(types::may_be(t[0].shape, sampled(t[1], t[2]).shape), "the gradient has not the result's shape");
+    ResultTypes results;
+    if (a.of_input) results.push_back(t[1]);
+    if (a.of_grid) results.push_back(t[2]);
+    return results;
+}
+
 bool grid_sample_backward_into(const FormCall& x, const Tensor& out) {
     const BackwardCall& a = *static_cast<const BackwardCall*>(x.attrs);
     const TensorImpl *g = x[0].impl(), *in = x[1].impl(), *grid = x[2].impl();
@@ -466,8 +483,8 @@ bool grid_sample_backward_into(const FormCall& x, const Tensor& out) {
 
 }  // namespace
 
-TAPIR_FORM(grid_sample, Call, unstated(), grid_sample(x[0], x[1], options_of(a)), call_fields(f, a));
-TAPIR_INTO_FORM(grid_sample_backward, BackwardCall, unstated(), grid_sample_backward(x[0], x[1], x[2], options_of(a), a.of_input, a.of_grid),
+TAPIR_FORM(grid_sample, Call, sampled(t[0], t[1]), grid_sample(x[0], x[1], options_of(a)), call_fields(f, a));
+TAPIR_INTO_FORM(grid_sample_backward, BackwardCall, types_of(t, a), grid_sample_backward(x[0], x[1], x[2], options_of(a), a.of_input, a.of_grid),
                 grid_sample_backward_into, (call_fields(f, a), f("of_input", a.of_input)("of_grid", a.of_grid)));
 
 }  // namespace tapir

@@ -465,12 +465,46 @@ Tensor interpolate_of(const In& x, const Call& a) {
     return interpolate(x, options);
 }
 
+// floor(size * factor): of a name where the factor is a fraction that doubles hold.
+SymInt scaled(const SymInt& size, double factor) {
+    if (size.is_number()) return static_cast<int64_t>(std::floor(static_cast<double>(size.number()) * factor));
+    for (int64_t below = 1; below <= 64; below *= 2) {
+        const double above = factor * static_cast<double>(below);
+        if (above == std::floor(above) && above >= 1 && above <= 1e6) return (size * SymInt(static_cast<int64_t>(above))).floor_div(below);
+    }
+    return types::unknown();
+}
+
+ValueType resampled(const TypeCall& t, const Call& a) {
+    using namespace types;
+    ValueType result = ranked(t[0], 3, 5);
+    const int dims = result.rank() - 2;
+    const std::vector<SymInt> given = t.sizes(a.input_size.empty() ? "size" : "input_size");
+    for (int d = 0; d < dims; ++d) {
+        SymInt& size = result.shape[static_cast<std::size_t>(d + 2)];
+        const SymInt made = given.empty() ? scaled(size, a.factors[3 - dims + d]) : spatial(given, d, dims);
+        need((!a.input_size.empty() || !(size == SymInt(0))) && !(made.is_number() && made.number() < 1), "a dimension would have no elements");
+        size = made;
+    }
+    return result;
+}
+
+// (..., channels * r^2, height, width) to (..., channels, height * r, width * r), or back.
+ValueType types_of_shuffle(const ValueType& x, const SymInt& r, bool to_large) {
+    using namespace types;
+    ValueType result = ranked(x, 3);
+    SymInt* const sizes = result.shape.data() + x.rank() - 3;
+    sizes[0] = to_large ? quotient(sizes[0], r * r) : sizes[0] * r * r;
+    for (SymInt* size : {sizes + 1, sizes + 2}) *size = to_large ? *size * r : quotient(*size, r);
+    return result;
+}
+
 }  // namespace
 
-TAPIR_FORM(interpolate, Call, unstated(), interpolate_of(x[0], a),
+TAPIR_FORM(interpolate, Call, resampled(t, a), interpolate_of(x[0], a),
            f("size", a.size)("scale_factor_d", a.factors[0])("scale_factor_h", a.factors[1])("scale_factor_w", a.factors[2]);
            f("mode", a.mode, {"nearest", "nearest-exact", "linear", "cubic"})("align_corners", a.align_corners)("input_size", a.input_size));
-TAPIR_FORM(pixel_shuffle, int64_t, unstated(), pixel_shuffle(x[0], a), f("upscale_factor", a));
-TAPIR_FORM(pixel_unshuffle, int64_t, unstated(), pixel_unshuffle(x[0], a), f("downscale_factor", a));
+TAPIR_FORM(pixel_shuffle, int64_t, types_of_shuffle(t[0], t.size("upscale_factor"), true), pixel_shuffle(x[0], a), f("upscale_factor", a));
+TAPIR_FORM(pixel_unshuffle, int64_t, types_of_shuffle(t[0], t.size("downscale_factor"), false), pixel_unshuffle(x[0], a), f("downscale_factor", a));
 
 }  // namespace tapir

@@ -185,7 +185,7 @@ Tensor one_hot(In indices, int64_t classes) {
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_FORM(embedding, int64_t, shaped(t[0], appended(t[0].shape, t[1], 1), t[1].dtype),
+TAPIR_FORM(embedding, int64_t, shaped(t[0], appended(t[0].shape, ranked(t[1], 2, 2), 1), t[1].dtype),
            embedding(x[0], x[1], a < 0 ? std::nullopt : std::optional(a)), f("padding_idx", a));
 TAPIR_FORM(one_hot, int64_t, shaped(t[0], appended(t[0].shape, {t.size("num_classes")}), DType::int64), one_hot(x[0], a), f("num_classes", a));
 

@@ -501,9 +501,21 @@ std::vector<Tensor> bags_again(const FormCall& x, const BagCall& call) {
     return {out, read_again};
 }
 
+// The bags, and what the rule reads.
+ResultTypes types_of(const TypeCall& t, const BagCall& a) {
+    using namespace types;
+    const ValueType &weight = ranked(t[0], 2, 2), &indices = ranked(t[1], 1, 1);
+    for (int i = 2; i < t.count; ++i) need(may_be(t[i].shape, indices.shape), "needs a bag, and a weight, for each index");
+    const SymInt bags = t.size("num_bags");
+    const ValueType all = shaped(weight, {bags, weight.shape[1]});
+    if (a.mode == BagMode::sum) return all;
+    if (a.mode == BagMode::mean) return {all, shaped(weight, {bags, 1})};
+    return {all, same(all, DType::int64)};
+}
+
 }  // namespace
 
-TAPIR_FORM(embedding_bag, BagCall, unstated(), bags_again(x, a),
+TAPIR_FORM(embedding_bag, BagCall, types_of(t, a), bags_again(x, a),
            f("mode", a.mode, {"sum", "mean", "max"})("num_bags", a.num_bags)("padding_idx", a.padding_idx));
 
 }  // namespace tapir

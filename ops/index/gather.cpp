@@ -971,15 +971,50 @@ Tensor scatter_reduce_again(const FormCall& x, const ScatterReduceAttrs& a) {
     return scatter_reduce(x[0], a.dim, x[1], x[2], words[static_cast<int>(a.how)], a.include_self);
 }
 
+bool is_within(const SymInt& size, const SymInt& other) { return !size.is_number() || !other.is_number() || size.number() <= other.number(); }
+
+void check_places(const ValueType& x, const ValueType& index, int dim) {
+    const int d = types::along(x, dim).rank() > 0 && dim < 0 ? dim + x.rank() : dim;
+    bool fits = index.rank() == x.rank() || (x.rank() == 0 && index.rank() == 1);
+    const bool is_empty = types::product(index.shape) == SymInt(0);
+    for (int k = 0; k < x.rank() && fits; ++k) fits = k == d || is_empty || is_within(types::size_of(index, k), types::size_of(x, k));
+    types::need(fits, "the index does not fit");
+}
+
+// is_number: the source may be one.
+ValueType scattered(const TypeCall& t, int dim, bool may_be_number) {
+    const ValueType &x = t[0], &index = t[1], &source = t[2];
+    check_places(x, index, dim);
+    if (may_be_number && source.rank() == 0) return x;
+    bool fits = source.rank() == index.rank();
+    for (int k = 0; k < index.rank() && fits; ++k) fits = is_within(types::size_of(index, k), types::size_of(source, k));
+    types::need(fits, "the index does not fit the source");
+    return x;
+}
+
+// How many slices are named; a number without dimensions has one.
+SymInt count_of(const ValueType& x, const ValueType& index) {
+    const SymInt count = types::ranked(index, 0, 1).rank() == 0 ? SymInt(1) : index.shape[0];
+    types::need(x.rank() > 0 || types::may_be(count, 1), "a 0-d tensor has one slice");
+    return count;
+}
+
+ValueType types_of_index_add(const TypeCall& t, int dim) {
+    const ValueType& x = types::along(t[0], dim);
+    const SymInt count = count_of(x, t[1]);
+    const std::vector<SymInt> slices = x.rank() == 0 ? std::vector<SymInt>{1} : types::resized(x, dim, count).shape;
+    types::need(types::may_be(t[2].shape, slices) || (x.rank() == 0 && t[2].rank() == 0), "needs a slice for each position");
+    return x;
+}
+
 }  // namespace
 
-TAPIR_FORM(gather, AlongAttrs, shaped(t[0], t[1].shape), gather(x[0], a.dim, x[1]), f("dim", a.dim));
-TAPIR_PART_FORM(scatter, AlongAttrs, same(t[0]), scatter_again(x, a.dim), scatter_into, "gather", f("dim", a.dim));
-TAPIR_FORM(scatter_add, AlongAttrs, same(t[0]), scatter_add(x[0], a.dim, x[1], x[2]), f("dim", a.dim));
-TAPIR_FORM(scatter_reduce, ScatterReduceAttrs, same(t[0]), scatter_reduce_again(x, a),
+TAPIR_FORM(gather, AlongAttrs, (check_places(t[0], t[1], a.dim), shaped(t[0], t[1].shape)), gather(x[0], a.dim, x[1]), f("dim", a.dim));
+TAPIR_PART_FORM(scatter, AlongAttrs, scattered(t, a.dim, true), scatter_again(x, a.dim), scatter_into, "gather", f("dim", a.dim));
+TAPIR_FORM(scatter_add, AlongAttrs, scattered(t, a.dim, false), scatter_add(x[0], a.dim, x[1], x[2]), f("dim", a.dim));
+TAPIR_FORM(scatter_reduce, ScatterReduceAttrs, scattered(t, a.dim, false), scatter_reduce_again(x, a),
            f("dim", a.dim)("reduce", a.how, {"sum", "prod", "mean", "amax", "amin"})("include_self", a.include_self));
-TAPIR_FORM(index_select, AlongAttrs, resized(t[0], a.dim, t[1].rank() == 0 ? SymInt(1) : t[1].shape[0]), index_select(x[0], a.dim, x[1]),
-           f("dim", a.dim));
-TAPIR_FORM(index_add, AlongAttrs, same(t[0]), index_add(x[0], a.dim, x[1], x[2]), f("dim", a.dim));
+TAPIR_FORM(index_select, AlongAttrs, resized(t[0], a.dim, count_of(t[0], t[1])), index_select(x[0], a.dim, x[1]), f("dim", a.dim));
+TAPIR_FORM(index_add, AlongAttrs, types_of_index_add(t, a.dim), index_add(x[0], a.dim, x[1], x[2]), f("dim", a.dim));
 
 }  // namespace tapir

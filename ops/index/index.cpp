@@ -591,11 +591,30 @@ Tensor put_again(const OpInfo& op, const FormCall& x, const Region& region) {
     return out;
 }
 
+// The region's shape, with the positions' in it where operand i is there to hold them.
+std::vector<SymInt> picked_by(const TypeCall& t, const Region& region, int i) {
+    std::vector<SymInt> shape = t.sizes("sizes");
+    if (i >= t.count) return shape;
+    types::need<IndexError>(region.at >= 0 && region.at <= std::ssize(shape), "the positions have no place among the sizes");
+    shape.insert(shape.begin() + region.at, t[i].shape.begin(), t[i].shape.end());
+    return shape;
+}
+
+ValueType placed(const TypeCall& t, const PlaceCall& a) {
+    types::need(types::may_be(t[0].shape, picked_by(t, a.region, 1)), "the values have not the region's shape");
+    return types::shaped(t[0], t.sizes("whole"));
+}
+
+ValueType put(const TypeCall& t, const Region& region) {
+    if (!(types::product(t[1].shape) == SymInt(1))) types::holding(types::shaped(t[0], picked_by(t, region, 2)), t[1]);
+    return t[0];
+}
+
 }  // namespace
 
-TAPIR_FORM(index, Region, unstated(), index_again(x, a), region_fields(f, a));
-TAPIR_FORM(index_place, PlaceCall, unstated(), place_again(x, a), f("whole", a.whole); region_fields(f, a.region));
-TAPIR_FORM(index_put, Region, same(t[0]), put_again(index_put_op, x, a), region_fields(f, a));
-TAPIR_FORM(index_put_add, Region, same(t[0]), put_again(index_put_add_op, x, a), region_fields(f, a));
+TAPIR_FORM(index, Region, shaped(t[0], picked_by(t, a, 1)), index_again(x, a), region_fields(f, a));
+TAPIR_FORM(index_place, PlaceCall, placed(t, a), place_again(x, a), f("whole", a.whole); region_fields(f, a.region));
+TAPIR_FORM(index_put, Region, put(t, a), put_again(index_put_op, x, a), region_fields(f, a));
+TAPIR_FORM(index_put_add, Region, put(t, a), put_again(index_put_add_op, x, a), region_fields(f, a));
 
 }  // namespace tapir

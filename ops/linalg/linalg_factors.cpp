@@ -504,15 +504,29 @@ std::vector<Tensor> svd_of(const Tensor& a, bool full_matrices) {
     return {u, s, vh};
 }
 
+ResultTypes types_of(const ValueType& x, QRMode mode) {
+    using namespace types;
+    const SymInt &n = size_of(ranked(x, 2), -2), &m = size_of(x, -1), k = mode == QRMode::complete ? n : smaller(n, m);
+    const ValueType q = shaped(x, leading(x, 2, {n, k})), r = shaped(x, leading(x, 2, {k, m}));
+    return mode == QRMode::r ? ResultTypes(r) : ResultTypes{q, r};
+}
+
+ResultTypes types_of(const ValueType& x, const SVDAttrs& a) {
+    using namespace types;
+    const SymInt &n = size_of(ranked(x, 2), -2), &m = size_of(x, -1), k = smaller(n, m);
+    const ValueType u = shaped(x, leading(x, 2, {n, a.full_matrices ? n : k})), vh = shaped(x, leading(x, 2, {a.full_matrices ? m : k, m}));
+    return {u, shaped(x, leading(x, 2, {k})), vh};
+}
+
 }  // namespace
 
-TAPIR_PLAIN_FORM(linalg_cholesky, same(t[0]), linalg::cholesky(x[0]));
-TAPIR_FORM(linalg_qr, QRMode, unstated(), qr_of(x[0], a), f("mode", a, {"reduced", "complete", "r"}));
-TAPIR_PLAIN_FORM(linalg_eigh, unstated(), eigh_of(x[0]));
-TAPIR_PLAIN_FORM(linalg_eigvalsh, unstated(), linalg::eigvalsh(x[0]));
-TAPIR_FORM(linalg_svd, SVDAttrs, unstated(), svd_of(x[0], a.full_matrices), f("full_matrices", a.full_matrices));
-TAPIR_PLAIN_FORM(linalg_svdvals, unstated(), linalg::svdvals(x[0]));
-TAPIR_FORM(linalg_pinv, RankAttrs, unstated(), linalg::pinv(x[0], a.rtol), f("rtol", a.rtol));
-TAPIR_FORM(linalg_matrix_rank, RankAttrs, unstated(), linalg::matrix_rank(x[0], a.rtol), f("rtol", a.rtol));
+TAPIR_PLAIN_FORM(linalg_cholesky, same(square(t[0])), linalg::cholesky(x[0]));
+TAPIR_FORM(linalg_qr, QRMode, types_of(t[0], a), qr_of(x[0], a), f("mode", a, {"reduced", "complete", "r"}));
+TAPIR_PLAIN_FORM(linalg_eigh, several(shaped(t[0], leading(square(t[0]), 1)), same(t[0])), eigh_of(x[0]));
+TAPIR_PLAIN_FORM(linalg_eigvalsh, shaped(t[0], leading(square(t[0]), 1)), linalg::eigvalsh(x[0]));
+TAPIR_FORM(linalg_svd, SVDAttrs, types_of(t[0], a), svd_of(x[0], a.full_matrices), f("full_matrices", a.full_matrices));
+TAPIR_PLAIN_FORM(linalg_svdvals, types_of(t[0], SVDAttrs{})[1], linalg::svdvals(x[0]));
+TAPIR_FORM(linalg_pinv, RankAttrs, swapped(ranked(t[0], 2), -1, -2), linalg::pinv(x[0], a.rtol), f("rtol", a.rtol));
+TAPIR_FORM(linalg_matrix_rank, RankAttrs, shaped(t[0], leading(t[0], 2), DType::int64), linalg::matrix_rank(x[0], a.rtol), f("rtol", a.rtol));
 
 }  // namespace tapir

@@ -256,11 +256,34 @@ Tensor matrix_power(In a, int64_t n) {
 }  // namespace linalg
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_PLAIN_FORM(linalg_solve, unstated(), linalg::solve(x[0], x[1]));
-TAPIR_FORM(linalg_solve_triangular, TriangularAttrs, unstated(), linalg::solve_triangular(x[0], x[1], a.upper, /*left=*/true, a.unit),
+namespace {
+
+// a x = b, in one batch.
+ValueType solved_matrices(const TypeCall& t) {
+    using namespace types;
+    const ValueType &a = square(t[0]), &b = ranked(t[1], 2);
+    need(may_be(size_of(b, -2), size_of(a, -1)), "a does not fit b");
+    return shaped(b, appended(broadcast(leading(a, 2), leading(b, 2)), b, b.rank() - 2));
+}
+
+// b may be a vector, or a batch of them.
+ResultTypes solved(const TypeCall& t) {
+    using namespace types;
+    const ValueType &a = square(t[0]), &b = ranked(t[1], 1);
+    const bool may_be_vectors = b.rank() + 1 == a.rank() && may_be(b.shape, leading(a, 1));
+    if (b.rank() > 1 && !may_be_vectors) return solved_matrices(t);
+    if (b.rank() > 1 && !(b.shape == leading(a, 1))) return unstated();
+    need(may_be(size_of(b, -1), size_of(a, -1)), "a does not fit b");
+    return shaped(b, leading(a, 2, {size_of(b, -1)}));
+}
+
+}  // namespace
+
+TAPIR_PLAIN_FORM(linalg_solve, solved(t), linalg::solve(x[0], x[1]));
+TAPIR_FORM(linalg_solve_triangular, TriangularAttrs, solved_matrices(t), linalg::solve_triangular(x[0], x[1], a.upper, /*left=*/true, a.unit),
            f("upper", a.upper)("unitriangular", a.unit));
-TAPIR_PLAIN_FORM(linalg_inv, same(t[0]), linalg::inv(x[0]));
-TAPIR_PLAIN_FORM(linalg_det, dropped(dropped(t[0], -1), -1), linalg::det(x[0]));
-TAPIR_PLAIN_FORM(linalg_slogdet, unstated(), list(linalg::slogdet(x[0])));
+TAPIR_PLAIN_FORM(linalg_inv, same(square(t[0])), linalg::inv(x[0]));
+TAPIR_PLAIN_FORM(linalg_det, shaped(t[0], leading(square(t[0]), 2)), linalg::det(x[0]));
+TAPIR_PLAIN_FORM(linalg_slogdet, several(shaped(t[0], leading(square(t[0]), 2)), shaped(t[0], leading(t[0], 2))), list(linalg::slogdet(x[0])));
 
 }  // namespace tapir

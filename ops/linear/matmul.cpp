@@ -637,8 +637,18 @@ bool linear_into(const FormCall& x, const Tensor& out) {
 
 }  // namespace
 
-TAPIR_INTO_FORM(matmul, detail::NoAttrs, unstated(), matmul(x[0], x[1]), matmul_into, static_cast<void>(f));
-TAPIR_INTO_FORM(linear, detail::NoAttrs, shaped(t[0], appended(without_last(t[0].shape), t[1], 0, t[1].rank() - 1), promoted(t)),
-                (x.count > 2 ? linear(x[0], x[1], x[2]) : linear(x[0], x[1])), linear_into, static_cast<void>(f));
+// A weight (out, in), or (in,) of one output without a dimension; the result holds the bias.
+[[maybe_unused]] static ValueType types_of_linear(const TypeCall& t) {
+    using namespace types;
+    const ValueType &x = ranked(t[0], 1), &weight = ranked(t[1], 1, 2);
+    need(may_be(size_of(x, -1), size_of(weight, -1)), "the input does not fit the weight (out, in)");
+    const ValueType y = shaped(x, appended(leading(x, 1), weight, 0, weight.rank() - 1), promoted(t));
+    if (t.count > 2) static_cast<void>(weight.rank() == 1 ? ranked(t[2], 0, 0) : holding(y, t[2]));
+    return y;
+}
+
+TAPIR_INTO_FORM(matmul, detail::NoAttrs, multiplied(t[0], t[1]), matmul(x[0], x[1]), matmul_into, static_cast<void>(f));
+TAPIR_INTO_FORM(linear, detail::NoAttrs, types_of_linear(t), (x.count > 2 ? linear(x[0], x[1], x[2]) : linear(x[0], x[1])), linear_into,
+                static_cast<void>(f));
 
 }  // namespace tapir

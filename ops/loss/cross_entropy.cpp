@@ -723,10 +723,30 @@ bool cross_entropy_backward_into(const FormCall& x, const Tensor& out) {
     return true;
 }
 
+// The operands from t[first] on: an input, class indices, and weights, if there are any.
+ResultTypes types_of(const TypeCall& t, int first, const Call& a) {
+    using namespace types;
+    const ValueType &x = ranked(t[first], 1), &targets = t[first + 1];
+    if (is_floating(targets.dtype)) return unstated();  // probabilities
+    const int dim = class_dim(x.rank());
+    ValueType losses = dropped(x, dim);
+    need(may_be(targets.shape, losses.shape), "the targets do not fit the input; the classes are dimension 1");
+    if (t.count > first + 2) need(may_be(t[first + 2].shape, {size_of(x, dim)}), "needs a weight for each class");
+    return reduced_type(alike(losses, targets), a.reduction);
+}
+
+ResultTypes types_of_backward(const TypeCall& t, const Call& a) {
+    const ResultTypes loss = types_of(t, 1, a);
+    if (loss.empty()) return {};
+    types::need(types::may_be(t[0].shape, loss[0].shape), "the gradient has not the loss's shape");
+    return t[1];
+}
+
 }  // namespace
 
-TAPIR_INTO_FORM(cross_entropy, Call, unstated(), cross_entropy(x[0], x[1], options_of(x, a)), cross_entropy_into, call_fields(f, a));
-TAPIR_INTO_FORM(cross_entropy_backward, Call, unstated(), cross_entropy_backward_of(x, a), cross_entropy_backward_into, call_fields(f, a));
-TAPIR_FORM(nll_loss, Call, unstated(), nll_loss(x[0], x[1], options_of(x, a)), call_fields(f, a));
+TAPIR_INTO_FORM(cross_entropy, Call, types_of(t, 0, a), cross_entropy(x[0], x[1], options_of(x, a)), cross_entropy_into, call_fields(f, a));
+TAPIR_INTO_FORM(cross_entropy_backward, Call, types_of_backward(t, a), cross_entropy_backward_of(x, a), cross_entropy_backward_into,
+                call_fields(f, a));
+TAPIR_FORM(nll_loss, Call, types_of(t, 0, a), nll_loss(x[0], x[1], options_of(x, a)), call_fields(f, a));
 
 }  // namespace tapir

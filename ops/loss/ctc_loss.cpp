@@ -385,9 +385,19 @@ std::vector<Tensor> ctc_losses(const In& log_probs, const In& targets, const In&
     return results;
 }
 
+// x: (time, n, classes) or (time, classes)
+ResultTypes types_of(const TypeCall& t, const Call& a) {
+    using namespace types;
+    const ValueType x = ranked(t[0], 2, 3).rank() == 2 ? inserted(t[0], 1, 1) : t[0], &targets = ranked(t[1], 1, 2);
+    need(targets.rank() == 1 || may_be(size_of(targets, 0), size_of(x, 1)), "needs targets (n, longest), or one behind the other");
+    for (const int i : {2, 3}) need(t[i].rank() < 2 && may_be(product(t[i].shape), size_of(x, 1)), "needs a length for each example");
+    const ValueType losses = shaped(x, {size_of(x, 1)});
+    return a.keep_gradient ? ResultTypes{losses, x} : ResultTypes(losses);
+}
+
 }  // namespace
 
-TAPIR_FORM(ctc_loss, Call, unstated(), ctc_losses(x[0], x[1], x[2], x[3], a),
+TAPIR_FORM(ctc_loss, Call, types_of(t, a), ctc_losses(x[0], x[1], x[2], x[3], a),
            f("blank", a.blank)("zero_infinity", a.zero_infinity)("keep_gradient", a.keep_gradient));
 
 }  // namespace tapir

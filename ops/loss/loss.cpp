@@ -408,7 +408,12 @@ Tensor kl_div(In input, In target, Reduction reduction, bool log_target) {
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_FORM(mse_loss, MseCall, unstated(), mse_loss(x[0], x[1], a.reduction), f("reduction", a.reduction, {"none", "mean", "sum", "batchmean"}));
-TAPIR_PLAIN_FORM(binary_cross_entropy, unstated(), binary_cross_entropy(x[0], x[1], {}, Reduction::none));
+[[maybe_unused]] static ValueType types_of(const TypeCall& t, const MseCall& a) {
+    if (a.reduction == Reduction::none) return pair_type(t, types::promoted(t));
+    return reduced_type(pair_type(t, types::floating(promote(t[0].dtype, t[1].dtype))), a.reduction);
+}
+
+TAPIR_FORM(mse_loss, MseCall, types_of(t, a), mse_loss(x[0], x[1], a.reduction), f("reduction", a.reduction, {"none", "mean", "sum", "batchmean"}));
+TAPIR_PLAIN_FORM(binary_cross_entropy, alike(t[0], t[1]), binary_cross_entropy(x[0], x[1], {}, Reduction::none));
 
 }  // namespace tapir

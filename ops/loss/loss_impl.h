@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "tapir/autograd/result_types.h"
 #include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/loss/loss.h"
 #include "tapir/ops/make/copy.h"
@@ -47,6 +48,18 @@ std::array<Tensor, sizeof...(Ins)> in_one_dtype(const Ins&... operands) {
 /// As PyTorch, whose huber_loss and soft_margin_loss are in the dtype of the input, whatever the target's is.
 inline Tensor in_dtype_of(const In& input, const Tensor& losses) {
     return is_floating(input->dtype) && input->dtype != losses.dtype() && !detail::thread.autocast ? to(losses, input->dtype) : losses;
+}
+
+/// The type of what reduce_losses() gives.
+inline ValueType reduced_type(const ValueType& losses, Reduction reduction) {
+    return reduction == Reduction::none ? losses : types::shaped(losses, {});
+}
+
+/// Of losses of pairs, where one broadcasts to the other.
+inline ValueType pair_type(const TypeCall& t, DType dtype) {
+    std::vector<SymInt> both = types::broadcast(t, 0, 2);
+    types::need(types::may_be(both, t[0].shape) || types::may_be(both, t[1].shape), "input and target make a third shape");
+    return types::shaped(t[0], std::move(both), dtype);
 }
 
 inline bool is_half(DType dtype) { return dtype == float16 || dtype == bfloat16; }

@@ -155,13 +155,19 @@ Tensor logits_loss_of(const In& logits, const In& target, Reduction reduction) {
 
 namespace {
 
+// Of other dtypes they are made of ops.
+ResultTypes types_of(const TypeCall& t, const Call& a) {
+    if (t[0].dtype != t[1].dtype || !is_floating(t[0].dtype)) return {};
+    return reduced_type(pair_type(t, t[0].dtype), a.reduction);
+}
+
 Fields& reduction_field(Fields& f, Call& a) { return f("reduction", a.reduction, {"none", "mean", "sum", "batchmean"}); }
 
 }  // namespace
 
-TAPIR_FORM(huber_loss, Call, unstated(), huber_loss(x[0], x[1], a.reduction, a.beta), reduction_field(f, a)("delta", a.beta));
-TAPIR_FORM(smooth_l1_loss, Call, unstated(), smooth_l1_loss(x[0], x[1], a.reduction, a.beta), reduction_field(f, a)("beta", a.beta));
-TAPIR_FORM(binary_cross_entropy_with_logits, Call, unstated(), binary_cross_entropy_with_logits(x[0], x[1], {}, {}, a.reduction),
-           reduction_field(f, a));
+TAPIR_FORM(huber_loss, Call, types_of(t, a), huber_loss(x[0], x[1], a.reduction, a.beta), reduction_field(f, a)("delta", a.beta));
+TAPIR_FORM(smooth_l1_loss, Call, types_of(t, a), smooth_l1_loss(x[0], x[1], a.reduction, a.beta), reduction_field(f, a)("beta", a.beta));
+TAPIR_FORM(binary_cross_entropy_with_logits, Call, (alike(t[0], t[1]), types_of(t, a)),
+           binary_cross_entropy_with_logits(x[0], x[1], {}, {}, a.reduction), reduction_field(f, a));
 
 }  // namespace tapir

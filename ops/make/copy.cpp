@@ -379,7 +379,7 @@ Tensor overwritten(const Tensor& self, const Tensor& source) { return clone(sour
 TAPIR_PLAIN_FORM(clone, same(t[0]), clone(x[0]));
 TAPIR_VIEW_FORM(to_dtype, DType, same(t[0], a), to(x[0], a), f("dtype", a));
 TAPIR_VIEW_FORM(to_device, Device, (ValueType{t[0].dtype, a, t[0].shape}), to(x[0], a), f("device", a));
-TAPIR_PLAIN_FORM(copy, same(t[0]), overwritten(x[0], x[1]));
-TAPIR_PLAIN_FORM(fill, same(t[0]), overwritten(x[0], x[1]));
+TAPIR_PLAIN_FORM(copy, same(holding(t[0], t[1])), overwritten(x[0], x[1]));
+TAPIR_PLAIN_FORM(fill, same(holding(t[0], t[1])), overwritten(x[0], x[1]));
 
 }  // namespace tapir

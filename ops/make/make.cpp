@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 
+#include "tapir/autograd/attributes.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
@@ -557,6 +558,52 @@ Tensor number_of(const NumberCall& a) {
     return number;
 }
 
+// Of whole numbers, some of which may be names; else of numbers alone.
+SymInt steps_of(const TypeCall& t) {
+    Attribute start = t.attributes.get("start"), end = t.attributes.get("end"), step = t.attributes.get("step");
+    for (Attribute* each : {&start, &end, &step}) {
+        const auto* real = std::get_if<double>(each);
+        if (real && *real == std::floor(*real) && std::abs(*real) < 0x1p53) *each = SymInt(static_cast<int64_t>(*real));
+    }
+    const SymInt *from = std::get_if<SymInt>(&start), *to = std::get_if<SymInt>(&end), *by = std::get_if<SymInt>(&step);
+    if (from && to && by) {
+        if (!by->is_number()) return types::unknown();
+        if (from->is_number() && to->is_number()) return count_steps(from->number(), to->number(), by->number(), t.loc);
+        const int64_t sign = by->number() < 0 ? -1 : 1;
+        types::need<ValueError>(by->number() != 0, "the step is 0");
+        const SymInt way = SymInt(sign) * (*to + SymInt(-1) * *from);
+        return (way + SymInt(sign * by->number() - 1)).floor_div(sign * by->number());
+    }
+    double numbers[3];
+    int i = 0;
+    for (const Attribute* each : {&start, &end, &step}) {
+        const auto* whole = std::get_if<SymInt>(each);
+        const auto* real = std::get_if<double>(each);
+        if (!real && !(whole && whole->is_number())) return types::unknown();
+        numbers[i++] = real ? *real : static_cast<double>(whole->number());
+    }
+    return count_steps(numbers[0], numbers[1], numbers[2], t.loc);
+}
+
+// How many places a triangle of a matrix has.
+SymInt in_triangle(const TypeCall& t, bool lower) {
+    const SymInt rows = t.size("rows"), columns = t.size("columns"), offset = t.size("offset");
+    if (!offset.is_number()) return types::unknown();
+    const int64_t by = offset.number();
+    if (!rows.is_number() || !columns.is_number()) {  // of a square one, with its diagonal or without
+        const bool has_diagonal = by == 0, has_not = by == (lower ? -1 : 1);
+        if (!(rows == columns) || !(has_diagonal || has_not)) return types::unknown();
+        return (rows * rows + SymInt(has_diagonal ? 1 : -1) * rows).floor_div(2);
+    }
+    const int64_t n = rows.number(), m = columns.number();
+    types::need<ValueError>(n >= 0 && m >= 0 && std::max(n, m) <= INT32_MAX, "these are no sizes of a matrix");
+    // Those of the lower one: row i has min(max(i + by + 1, 0), m) of them. The upper one has the rest, from one place further on.
+    const int64_t shift = std::clamp(by, -n - 1, m + 1) + (lower ? 1 : 0), full = std::clamp<int64_t>(n - std::max<int64_t>(m - shift, 0), 0, n);
+    const int64_t first = std::max<int64_t>(-shift, 0), growing = std::max<int64_t>(n - full - first, 0);
+    const int64_t below = full * m + growing * (shift + first) + growing * (growing - 1) / 2;
+    return lower ? below : n * m - below;
+}
+
 }  // namespace
 
 TAPIR_FORM(empty, MakeAttrs, made(t.sizes("shape"), a.dtype, a.device), empty(a.shape, options_of(a)), make_fields(f, a));
@@ -567,14 +614,15 @@ TAPIR_FORM(empty_like, MakeAttrs, made(t[0].shape, a.dtype, a.device), empty_lik
 TAPIR_FORM(zeros_like, MakeAttrs, made(t[0].shape, a.dtype, a.device), zeros_like(x[0], options_of(a)), like_fields(f, a));
 TAPIR_FORM(full_like, FullAttrs, made(t[0].shape, a.dtype, a.device), full_like(x[0], a.value, options_of(a)), f("value", a.value);
            like_fields(f, a));
-TAPIR_FORM(arange, RangeAttrs, unstated(), arange(a.start, a.end, a.step, options_of(a)), f("start", a.start)("end", a.end)("step", a.step);
+TAPIR_FORM(arange, RangeAttrs, made({steps_of(t)}, a.dtype, a.device), arange(a.start, a.end, a.step, options_of(a)),
+           f("start", a.start)("end", a.end)("step", a.step);
            like_fields(f, a));
 TAPIR_FORM(linspace, SpaceAttrs, made({t.size("steps")}, a.dtype, a.device), linspace(a.start, a.end, a.steps, options_of(a)), space_fields(f, a));
 TAPIR_FORM(logspace, SpaceAttrs, made({t.size("steps")}, a.dtype, a.device), logspace(a.start, a.end, a.steps, a.base, options_of(a)),
            f("base", a.base);
            space_fields(f, a));
-TAPIR_FORM(tril_indices, TriangleAttrs, unstated(), indices_of_triangle(a, true), triangle_fields(f, a));
-TAPIR_FORM(triu_indices, TriangleAttrs, unstated(), indices_of_triangle(a, false), triangle_fields(f, a));
+TAPIR_FORM(tril_indices, TriangleAttrs, made({2, in_triangle(t, true)}, a.dtype, a.device), indices_of_triangle(a, true), triangle_fields(f, a));
+TAPIR_FORM(triu_indices, TriangleAttrs, made({2, in_triangle(t, false)}, a.dtype, a.device), indices_of_triangle(a, false), triangle_fields(f, a));
 TAPIR_FORM(eye, MakeAttrs, made(t.sizes("shape"), a.dtype, a.device), eye(a.shape[0], a.shape[1], options_of(a)), make_fields(f, a));
 TAPIR_FORM(number, NumberCall, made({}, a.dtype, cpu), number_of(a),
            f("value", a.value)("factor", a.factor)("is_reciprocal", a.is_reciprocal)("dtype", a.dtype));

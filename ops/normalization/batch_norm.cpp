@@ -492,12 +492,26 @@ std::vector<Tensor> batch_norm_backward_of(const FormCall& x, const BackwardCall
     return batch_norm_backward(x[0], x[1], a.has_weight ? x[2] : Tensor(), a.has_bias, a.eps);
 }
 
+// In training the new running statistics, else what was computed of them.
+ResultTypes types_of(const TypeCall& t, const Call& a) {
+    const ValueType& x = type_with_channels(t, t[0], 1);
+    ResultTypes results{x};
+    if (!a.training) results.push_back(types::shaped(x, {2, x.shape[1]}, types::computed(x.dtype)));
+    for (int i = 1; a.training && i <= a.has_running_mean + a.has_running_var; ++i) results.push_back(t[i]);
+    return results;
+}
+
+ResultTypes types_of(const TypeCall& t, const BackwardCall& a) {
+    const ValueType x = type_with_channels(t, types::alike(t[1], t[0]), 2);
+    return gradient_types(x, types::shaped(x, {x.shape[1]}, types::computed(x.dtype)), a.has_weight, a.has_bias);
+}
+
 }  // namespace
 
-TAPIR_FORM(batch_norm, Call, unstated(), batch_norm_of(x, a),
+TAPIR_FORM(batch_norm, Call, types_of(t, a), batch_norm_of(x, a),
            f("training", a.training)("momentum", a.momentum)("eps", a.eps)("has_running_mean", a.has_running_mean)(
                "has_running_var", a.has_running_var)("has_weight", a.has_weight)("has_bias", a.has_bias));
-TAPIR_FORM(batch_norm_backward, BackwardCall, unstated(), batch_norm_backward_of(x, a),
+TAPIR_FORM(batch_norm_backward, BackwardCall, types_of(t, a), batch_norm_backward_of(x, a),
            f("eps", a.eps)("has_weight", a.has_weight)("has_bias", a.has_bias));
 
 }  // namespace tapir

@@ -438,9 +438,21 @@ std::vector<Tensor> group_norm_backward_of(const FormCall& x, const Attrs& a) {
 
 void norm_fields(Fields& f, Attrs& a) { f("num_groups", a.groups)("eps", a.eps)("has_weight", a.has_weight)("has_bias", a.has_bias); }
 
+const ValueType& grouped(const TypeCall& t, const ValueType& x, int parameters) {
+    const SymInt &channels = type_with_channels(t, x, parameters).shape[1], groups = t.size("num_groups");
+    if (groups.is_number() && channels.is_number())
+        types::need<ValueError>(groups.number() > 0 && channels.number() % groups.number() == 0, "the groups do not divide the channels");
+    return x;
+}
+
+ResultTypes types_of_backward(const TypeCall& t, const Attrs& a) {
+    const ValueType x = types::alike(grouped(t, t[1], 2), t[0]);
+    return gradient_types(x, types::shaped(x, {x.shape[1]}, types::computed(x.dtype)), a.has_weight, a.has_bias);
+}
+
 }  // namespace
 
-TAPIR_FORM(group_norm, Attrs, unstated(), group_norm_of(x, a), norm_fields(f, a));
-TAPIR_FORM(group_norm_backward, Attrs, unstated(), group_norm_backward_of(x, a), norm_fields(f, a));
+TAPIR_FORM(group_norm, Attrs, grouped(t, t[0], 1), group_norm_of(x, a), norm_fields(f, a));
+TAPIR_FORM(group_norm_backward, Attrs, types_of_backward(t, a), group_norm_backward_of(x, a), norm_fields(f, a));
 
 }  // namespace tapir

@@ -353,7 +353,9 @@ void call_fields(Fields& f, Call& a) { f("normalized_shape", a.normalized_shape)
 
 }  // namespace
 
-TAPIR_INTO_FORM(layer_norm, Call, unstated(), layer_norm_of(x, a), layer_norm_into, call_fields(f, a));
-TAPIR_INTO_FORM(layer_norm_backward, Call, unstated(), layer_norm_backward_of(x, a), layer_norm_backward_into, call_fields(f, a));
+TAPIR_INTO_FORM(layer_norm, Call, type_with_last(t, t[0], 1), layer_norm_of(x, a), layer_norm_into, call_fields(f, a));
+TAPIR_INTO_FORM(layer_norm_backward, Call,
+                gradient_types(alike(type_with_last(t, t[1], 2), t[0]), shaped(t[1], t.sizes("normalized_shape")), a.has_weight, a.has_bias),
+                layer_norm_backward_of(x, a), layer_norm_backward_into, call_fields(f, a));
 
 }  // namespace tapir

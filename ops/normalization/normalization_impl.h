@@ -149,6 +149,29 @@ inline void check_last_dims(const char* op, const In& x, const Shape& normalized
     if (!fits) fail<ShapeError>(x.loc, "{}: the last dimensions of {} must be {}", op, shape, normalized_shape);
 }
 
+/// In rules: x (n, channels, ...), where the operands from t[from] on are of its channels.
+inline const ValueType& type_with_channels(const TypeCall& t, const ValueType& x, int from) {
+    static_cast<void>(types::ranked(x, 2));
+    for (int i = from; i < t.count; ++i) types::need(types::may_be(t[i].shape, {x.shape[1]}), "needs a number for each channel");
+    return x;
+}
+
+/// In rules: x, which ends with these dimensions, at least one, where the operands from t[from] on have them.
+inline const ValueType& type_with_last(const TypeCall& t, const ValueType& x, int from) {
+    const std::vector<SymInt> last = t.sizes("normalized_shape");
+    const auto dims = static_cast<int>(last.size());
+    types::need(dims > 0 && dims <= x.rank() && types::may_be({x.shape.end() - dims, x.shape.end()}, last), "the last dimensions are others");
+    for (int i = from; i < t.count; ++i) types::need(types::may_be(t[i].shape, last), "a parameter has not the shape of the last dimensions");
+    return x;
+}
+
+/// In rules: the gradients of x, and of the parameters that there are.
+inline ResultTypes gradient_types(const ValueType& x, const ValueType& parameter, bool has_weight, bool has_bias) {
+    ResultTypes results{x};
+    for (int i = has_weight + has_bias; i-- > 0;) results.push_back(parameter);
+    return results;
+}
+
 /// Records y = op(x, weight, bias), of which weight and bias may be undefined. Saved: stats, x, the weight if there is one. Watchers
 /// are told of `told`, where it is not null.
 template <class Attrs>

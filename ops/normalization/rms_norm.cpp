@@ -135,7 +135,7 @@ Tensor rms_norm(In x, const Shape& normalized_shape, const Tensor& weight, doubl
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_FORM(rms_norm, Call, same(t[0]), rms_norm(x[0], a.normalized_shape, x.count > 1 ? x[1] : Tensor(), a.eps),
+TAPIR_FORM(rms_norm, Call, same(type_with_last(t, t[0], 1), promoted(t)), rms_norm(x[0], a.normalized_shape, x.count > 1 ? x[1] : Tensor(), a.eps),
            f("normalized_shape", a.normalized_shape)("eps", a.eps));
 
 }  // namespace tapir

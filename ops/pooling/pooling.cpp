@@ -537,11 +537,61 @@ void avg_fields(Fields& f, PoolCall& a) {
     f("count_include_pad", a.count_include_pad)("divisor_override", a.divisor_override)("output_size", a.output_size);
 }
 
+// The windows of one dimension.
+SymInt windows_in(const SymInt& size, const SymInt& kernel, const SymInt& stride, const SymInt& padding, const SymInt& dilation, bool ceil_mode) {
+    const SymInt room = size + SymInt(2) * padding;
+    types::need(!(size == SymInt(0)), "a dimension has no elements");
+    const SymInt beyond = SymInt(2) * padding + SymInt(-1) * (dilation * (kernel + SymInt(-1)) + SymInt(1));
+    types::need<ValueError>(!beyond.is_number() || beyond.number() <= 0, "the padding is above half of the window");
+    if (!ceil_mode) return types::windows(room, kernel, stride, dilation);
+    if (!kernel.is_number() || !stride.is_number() || !padding.is_number() || !dilation.is_number()) return types::unknown();
+    // The last one begins in the input, or in the padding before it.
+    const int64_t reach = dilation.number() * (kernel.number() - 1) + 1, step = stride.number();
+    const SymInt all = types::windows(room + SymInt(step - 1), kernel, stride, dilation);
+    return step <= reach - padding.number() ? all : (size + padding + SymInt(-1)).floor_div(step) + SymInt(1);
+}
+
+// x: (batch, channels, ...)
+ValueType pooled(const ValueType& x, const TypeCall& t, const PoolCall& a, const std::vector<SymInt>& dilation) {
+    using namespace types;
+    const int dims = ranked(x, 3, 5).rank() - 2;
+    ValueType result = x;
+    const std::vector<SymInt> fixed = t.sizes("output_size"), kernel = t.sizes("kernel_size"), padding = t.sizes("padding");
+    const std::vector<SymInt> stride = a.stride.empty() ? kernel : t.sizes("stride");
+    for (int d = 0; d < dims; ++d) {
+        SymInt& size = result.shape[static_cast<std::size_t>(d + 2)];
+        if (fixed.empty()) {
+            size = windows_in(size, spatial(kernel, d, dims), spatial(stride, d, dims), spatial(padding, d, dims), spatial(dilation, d, dims),
+                              a.ceil_mode);
+        } else if (const SymInt out = spatial(fixed, d, dims); !(out == SymInt(-1))) {
+            need(!(size == SymInt(0)) || out == SymInt(0), "a dimension has no elements");
+            size = out;
+        }
+    }
+    return result;
+}
+
+ResultTypes max_pooled(const TypeCall& t, const PoolCall& a) {
+    const ValueType values = pooled(t[0], t, a, t.sizes("dilation"));
+    return {values, types::same(values, DType::int32)};
+}
+
+// g: what windows of an input of `input_size` give.
+ValueType unpooled(const ValueType& g, const TypeCall& t, const PoolCall& a, const std::vector<SymInt>& dilation) {
+    const int dims = types::ranked(g, 3, 5).rank() - 2;
+    ValueType result = g;
+    for (int d = 0; d < dims; ++d) result.shape[static_cast<std::size_t>(d + 2)] = types::spatial(t.sizes("input_size"), d, dims);
+    types::need(types::may_be(pooled(result, t, a, dilation).shape, g.shape), "windows of such an input give another shape");
+    return result;
+}
+
 }  // namespace
 
-TAPIR_FORM(max_pool, PoolCall, unstated(), max_pooled(x[0], a), max_fields(f, a));
-TAPIR_FORM(max_pool_backward, PoolCall, unstated(), max_pool_backward(x[0], x[1], a), f("input_size", a.input_size); max_fields(f, a));
-TAPIR_FORM(avg_pool, PoolCall, unstated(), avg_pooled(x[0], a), avg_fields(f, a));
-TAPIR_FORM(avg_pool_gradient, PoolCall, unstated(), avg_pool_gradient(x[0], a), f("input_size", a.input_size); avg_fields(f, a));
+TAPIR_FORM(max_pool, PoolCall, max_pooled(t, a), max_pooled(x[0], a), max_fields(f, a));
+TAPIR_FORM(max_pool_backward, PoolCall, unpooled(alike(t[0], t[1]), t, a, t.sizes("dilation")), max_pool_backward(x[0], x[1], a),
+           f("input_size", a.input_size);
+           max_fields(f, a));
+TAPIR_FORM(avg_pool, PoolCall, pooled(t[0], t, a, {1}), avg_pooled(x[0], a), avg_fields(f, a));
+TAPIR_FORM(avg_pool_gradient, PoolCall, unpooled(t[0], t, a, {1}), avg_pool_gradient(x[0], a), f("input_size", a.input_size); avg_fields(f, a));
 
 }  // namespace tapir

@@ -146,6 +146,7 @@ std::vector<Tensor> dropout_of(const FormCall& x, const Attrs& a) {
 
 }  // namespace
 
-TAPIR_RANDOM_FORM(dropout, Attrs, unstated(), dropout_of(x, a), f("p", a.p));
+TAPIR_RANDOM_FORM(dropout, Attrs, t.count > 1 ? ResultTypes(holding(t[0], t[1])) : several(same(t[0]), same(t[0], DType::boolean)), dropout_of(x, a),
+                  f("p", a.p));
 
 }  // namespace tapir

@@ -502,8 +502,8 @@ TAPIR_RANDOM_FORM(randint_like, RandintAttrs, made(t[0].shape, a.dtype, a.device
 TAPIR_RANDOM_FORM(randperm, RandomAttrs, made(t.sizes("shape"), DType::int64, a.device), randperm(a.shape[0]), random_fields(f, a));
 TAPIR_RANDOM_FORM(bernoulli, BernoulliAttrs, t.count > 0 ? same(t[0]) : made(t.sizes("shape"), a.dtype, a.device), drawn_bernoulli(x, a), f("p", a.p);
                   random_fields(f, a));
-TAPIR_RANDOM_FORM(multinomial, MultinomialAttrs, unstated(), multinomial(x[0], a.samples, a.replacement),
-                  f("num_samples", a.samples)("replacement", a.replacement));
+TAPIR_RANDOM_FORM(multinomial, MultinomialAttrs, shaped(t[0], leading(ranked(t[0], 1, 2), 1, {t.size("num_samples")}), DType::int64),
+                  multinomial(x[0], a.samples, a.replacement), f("num_samples", a.samples)("replacement", a.replacement));
 TAPIR_RANDOM_FORM(uniform, RandomFillAttrs, same(t[0]), rand_like(x[0]) * (a.b - a.a) + a.a, f("low", a.a)("high", a.b));
 TAPIR_RANDOM_FORM(normal, RandomFillAttrs, same(t[0]), randn_like(x[0]) * a.b + a.a, f("mean", a.a)("std", a.b));
 TAPIR_RANDOM_FORM(bernoulli_fill, RandomFillAttrs, same(t[0]), bernoulli(x[0].shape(), a.a, TensorOptions(x[0].dtype(), x[0].device())), f("p", a.a));

@@ -267,10 +267,36 @@ bool gru_gates_backward_into(const FormCall& x, const Tensor& first) {
     return true;
 }
 
+// The state, of which the gates have three times as many elements; the operands are x's gates, h's, h.
+const ValueType& state_type(const TypeCall& t, int first) {
+    const ValueType& h = t[first + 2];
+    const std::vector<SymInt> gates = types::leading(h, 1, {SymInt(3) * types::size_of(h, -1)});
+    types::need(types::may_be(t[first].shape, gates) && types::may_be(t[first + 1].shape, gates), "needs three gates for each element of h");
+    return h;
+}
+
+ValueType activations_type(const ValueType& h) {
+    const SymInt &width = types::size_of(h, -1), rows = width == SymInt(0) ? SymInt(0) : types::product(types::leading(h, 1));
+    return types::shaped(h, {rows, 3, width}, types::computed(h.dtype));
+}
+
+ResultTypes types_of(const TypeCall& t, const Call& a) {
+    const ValueType& h = state_type(t, 0);
+    return a.keep_activations ? ResultTypes{h, activations_type(h)} : ResultTypes(h);
+}
+
+ResultTypes types_of(const TypeCall& t, const BackwardCall& a) {
+    const ValueType& h = state_type(t, 1 + a.has_activations);
+    types::need(types::may_be(t[0].shape, h.shape), "the gradient has not the state's shape");
+    if (a.has_activations) types::need(types::may_be(t[1].shape, activations_type(h).shape), "the activations have another shape");
+    const ValueType gates = types::same(t[1 + a.has_activations], h.dtype);
+    return {gates, gates, h};
+}
+
 }  // namespace
 
-TAPIR_INTO_FORM(gru_gates, Call, unstated(), gru_gates_of(x, a), gru_gates_into, f("keep_activations", a.keep_activations));
-TAPIR_INTO_FORM(gru_gates_backward, BackwardCall, unstated(), gru_gates_backward_of(x, a), gru_gates_backward_into,
+TAPIR_INTO_FORM(gru_gates, Call, types_of(t, a), gru_gates_of(x, a), gru_gates_into, f("keep_activations", a.keep_activations));
+TAPIR_INTO_FORM(gru_gates_backward, BackwardCall, types_of(t, a), gru_gates_backward_of(x, a), gru_gates_backward_into,
                 f("has_activations", a.has_activations));
 
 }  // namespace tapir

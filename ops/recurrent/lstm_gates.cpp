@@ -728,9 +728,57 @@ void backward_fields(Fields& f, BackwardCall& a) {
     f("has_grad_h", a.has_grad_h)("has_grad_c", a.has_grad_c)("has_activations", a.has_activations);
 }
 
+// The state's type. The operands from t[first] on: sources of gates, then the children's c.
+ValueType state_type(const TypeCall& t, int first, const Gates& a) {
+    using namespace types;
+    const int sources = t.count - first - a.children;
+    need<ValueError>(sources >= 1 && sources <= kMaxSources && std::ssize(a.layouts) == 6 * sources, "the operands do not fit the layouts");
+    ValueType state = t[first];
+    for (int s = 0; s < sources; ++s) {
+        const ValueType& source = t[first + s];
+        const int64_t* layout = a.layouts.data() + std::ptrdiff_t{6} * s;
+        const SymInt blocks = layout[0];
+        if (s == 0) state = shaped(source, leading(source, 1, {quotient(size_of(source, -1), blocks)}));
+        const bool is_of_forgets = layout[1] < 0;
+        const std::vector<SymInt> wanted =
+            is_of_forgets ? leading(state, 1, {blocks, size_of(state, -1)}) : leading(state, 1, {blocks * size_of(state, -1)});
+        need(may_be(source.shape, wanted), "a part of the gates has another shape");
+    }
+    for (int k = first + sources; k < t.count; ++k) need(may_be(t[k].shape, state.shape), "c has not the state's shape");
+    return state;
+}
+
+ValueType activations_type(const ValueType& state, int children) {
+    const SymInt &width = types::size_of(state, -1), rows = width == SymInt(0) ? SymInt(0) : types::product(types::leading(state, 1));
+    return types::shaped(state, {rows, children + 4, width}, types::computed(state.dtype));
+}
+
+ResultTypes types_of(const TypeCall& t, const Call& a) {
+    const ValueType state = state_type(t, 0, a);
+    ResultTypes results{state, state};
+    if (a.keep_activations) results.push_back(activations_type(state, a.children));
+    return results;
+}
+
+// The gradients of the sources, of two of one layout once, and of the children's c.
+ResultTypes types_of(const TypeCall& t, const BackwardCall& a) {
+    const int first = a.operands(), grads = a.has_grad_h + a.has_grad_c;
+    const ValueType state = state_type(t, first, a);
+    for (int i = 0; i < grads; ++i) types::need(types::may_be(t[i].shape, state.shape), "a gradient has not the state's shape");
+    if (a.has_activations)
+        types::need(types::may_be(t[grads].shape, activations_type(state, a.children).shape), "the activations have another shape");
+    const bool is_shared = std::ssize(a.layouts) == 12 && std::equal(a.layouts.begin(), a.layouts.begin() + 6, a.layouts.begin() + 6);
+    ResultTypes results;
+    for (int i = first; i < t.count; ++i) {
+        if (!(is_shared && i == first + 1)) results.push_back(types::same(t[i], state.dtype));
+    }
+    return results;
+}
+
 }  // namespace
 
-TAPIR_INTO_FORM(lstm_gates, Call, unstated(), lstm_gates_of(x, a), lstm_gates_into, (gate_fields(f, a), f("keep_activations", a.keep_activations)));
-TAPIR_INTO_FORM(lstm_gates_backward, BackwardCall, unstated(), lstm_gates_backward_of(x, a), lstm_gates_backward_into, backward_fields(f, a));
+TAPIR_INTO_FORM(lstm_gates, Call, types_of(t, a), lstm_gates_of(x, a), lstm_gates_into,
+                (gate_fields(f, a), f("keep_activations", a.keep_activations)));
+TAPIR_INTO_FORM(lstm_gates_backward, BackwardCall, types_of(t, a), lstm_gates_backward_of(x, a), lstm_gates_backward_into, backward_fields(f, a));
 
 }  // namespace tapir

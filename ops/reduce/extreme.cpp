@@ -242,11 +242,11 @@ void pick_fields(Fields& f, PickAttrs& a) {
 
 }  // namespace
 
-TAPIR_FORM(max, PickAttrs, picked(t[0], a.dim, !a.dropped), detail::outputs(max(x[0], a.dim, !a.dropped)), pick_fields(f, a));
-TAPIR_FORM(min, PickAttrs, picked(t[0], a.dim, !a.dropped), detail::outputs(min(x[0], a.dim, !a.dropped)), pick_fields(f, a));
-TAPIR_FORM(argmax, ArgCall, reduced(t[0], a.dim, a.keepdim, DType::int64),
+TAPIR_FORM(max, PickAttrs, picked(chosen(t[0], {a.dim}), a.dim, !a.dropped), detail::outputs(max(x[0], a.dim, !a.dropped)), pick_fields(f, a));
+TAPIR_FORM(min, PickAttrs, picked(chosen(t[0], {a.dim}), a.dim, !a.dropped), detail::outputs(min(x[0], a.dim, !a.dropped)), pick_fields(f, a));
+TAPIR_FORM(argmax, ArgCall, reduced(chosen(t[0], a.dim), a.dim, a.keepdim, DType::int64),
            a.dim.empty() ? argmax(x[0]) : argmax(x[0], static_cast<int>(a.dim.raw(0)), a.keepdim), f("dim", a.dim)("keepdim", a.keepdim));
-TAPIR_FORM(argmin, ArgCall, reduced(t[0], a.dim, a.keepdim, DType::int64),
+TAPIR_FORM(argmin, ArgCall, reduced(chosen(t[0], a.dim), a.dim, a.keepdim, DType::int64),
            a.dim.empty() ? argmin(x[0]) : argmin(x[0], static_cast<int>(a.dim.raw(0)), a.keepdim), f("dim", a.dim)("keepdim", a.keepdim));
 
 }  // namespace tapir

@@ -640,16 +640,16 @@ bool mean_into(const FormCall& x, const Tensor& out) { return reduced_into(x, ou
 
 }  // namespace
 
-TAPIR_INTO_FORM(sum, Over, reduced(t[0], dims_of(a), a.keepdim, is_floating(t[0].dtype) ? t[0].dtype : DType::int64),
-                sum(x[0], dims_of(a), a.keepdim), sum_into, over_fields(f, a));
+TAPIR_INTO_FORM(sum, Over, reduced(t[0], dims_of(a), a.keepdim, summed(t[0].dtype)), sum(x[0], dims_of(a), a.keepdim), sum_into, over_fields(f, a));
 TAPIR_INTO_FORM(mean, Over, reduced(t[0], dims_of(a), a.keepdim, floating(t[0].dtype)), mean(x[0], dims_of(a), a.keepdim), mean_into,
                 over_fields(f, a));
-TAPIR_FORM(amax, Over, reduced(t[0], dims_of(a), a.keepdim, t[0].dtype), amax(x[0], dims_of(a), a.keepdim), over_fields(f, a));
-TAPIR_FORM(amin, Over, reduced(t[0], dims_of(a), a.keepdim, t[0].dtype), amin(x[0], dims_of(a), a.keepdim), over_fields(f, a));
+TAPIR_FORM(amax, Over, reduced(chosen(t[0], dims_of(a)), dims_of(a), a.keepdim, t[0].dtype), amax(x[0], dims_of(a), a.keepdim), over_fields(f, a));
+TAPIR_FORM(amin, Over, reduced(chosen(t[0], dims_of(a)), dims_of(a), a.keepdim, t[0].dtype), amin(x[0], dims_of(a), a.keepdim), over_fields(f, a));
 TAPIR_FORM(all, Over, reduced(t[0], dims_of(a), a.keepdim, DType::boolean), all(x[0], dims_of(a), a.keepdim), over_fields(f, a));
 TAPIR_FORM(any, Over, reduced(t[0], dims_of(a), a.keepdim, DType::boolean), any(x[0], dims_of(a), a.keepdim), over_fields(f, a));
-TAPIR_FORM(norm, NormAttrs, reduced(t[0], dims_of(a.over), a.over.keepdim, floating(t[0].dtype)), norm(x[0], a.p, dims_of(a.over), a.over.keepdim),
-           f("p", a.p);
+TAPIR_FORM(norm, NormAttrs,
+           reduced(std::isinf(a.p) || a.p < 0 ? chosen(t[0], dims_of(a.over)) : t[0], dims_of(a.over), a.over.keepdim, floating(t[0].dtype)),
+           norm(x[0], a.p, dims_of(a.over), a.over.keepdim), f("p", a.p);
            over_fields(f, a.over));
 TAPIR_FORM(var, VarAttrs, reduced(t[0], dims_of(a.over), a.over.keepdim, floating(t[0].dtype)),
            var(x[0], dims_of(a.over), a.correction, a.over.keepdim), over_fields(f, a.over);

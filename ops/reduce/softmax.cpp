@@ -321,11 +321,15 @@ bool log_softmax_backward_into(const FormCall& x, const Tensor& out) { return so
 
 }  // namespace
 
-TAPIR_INTO_FORM(softmax, SoftmaxAttrs, same(t[0], floating(t[0].dtype)), softmax(x[0], a.dim), softmax_into, f("dim", a.dim));
-TAPIR_INTO_FORM(log_softmax, SoftmaxAttrs, same(t[0], floating(t[0].dtype)), log_softmax(x[0], a.dim), log_softmax_into, f("dim", a.dim));
-TAPIR_INTO_FORM(softmax_backward, SoftmaxAttrs, same(t[0]), softmax_backward(x[0], x[1], a.dim), softmax_backward_into, f("dim", a.dim));
-TAPIR_INTO_FORM(log_softmax_backward, SoftmaxAttrs, same(t[0]), log_softmax_backward(x[0], x[1], a.dim), log_softmax_backward_into, f("dim", a.dim));
-TAPIR_FORM(causal_softmax, SoftmaxAttrs, same(t[0], floating(t[0].dtype)), causal_softmax(x[0], a.first_query), f("first_query", a.first_query));
+TAPIR_INTO_FORM(softmax, SoftmaxAttrs, same(along(t[0], a.dim), floating(t[0].dtype)), softmax(x[0], a.dim), softmax_into, f("dim", a.dim));
+TAPIR_INTO_FORM(log_softmax, SoftmaxAttrs, same(along(t[0], a.dim), floating(t[0].dtype)), log_softmax(x[0], a.dim), log_softmax_into,
+                f("dim", a.dim));
+TAPIR_INTO_FORM(softmax_backward, SoftmaxAttrs, alike(along(t[1], a.dim), t[0]), softmax_backward(x[0], x[1], a.dim), softmax_backward_into,
+                f("dim", a.dim));
+TAPIR_INTO_FORM(log_softmax_backward, SoftmaxAttrs, alike(along(t[1], a.dim), t[0]), log_softmax_backward(x[0], x[1], a.dim),
+                log_softmax_backward_into, f("dim", a.dim));
+TAPIR_FORM(causal_softmax, SoftmaxAttrs, same(ranked(t[0], 2), floating(t[0].dtype)), causal_softmax(x[0], a.first_query),
+           f("first_query", a.first_query));
 TAPIR_FORM(logsumexp, Over, reduced(t[0], dims_of(a), a.keepdim, floating(t[0].dtype)), logsumexp(x[0], dims_of(a), a.keepdim), over_fields(f, a));
 
 }  // namespace tapir

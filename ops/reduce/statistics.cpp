@@ -433,8 +433,16 @@ Tensor Tensor::quantile(double q, Dim dim, Flag keepdim, Loc loc) const { return
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_FORM(median, PickCall, picked(t[0], a.dim, a.keepdim), detail::outputs(median(x[0], a.dim, a.keepdim)), f("dim", a.dim)("keepdim", a.keepdim));
-TAPIR_FORM(kthvalue, PickCall, picked(t[0], a.dim, a.keepdim), detail::outputs(kthvalue(x[0], a.k, a.dim, a.keepdim)),
+// The operand, where element k in order is there.
+[[maybe_unused]] static const ValueType& with_place(const TypeCall& t, int dim) {
+    const SymInt k = t.size("k"), size = t[0].rank() == 0 ? SymInt(1) : types::size_of(t[0], dim);
+    types::need<ValueError>(!k.is_number() || !size.is_number() || (k.number() >= 1 && k.number() <= size.number()), "there is no such place");
+    return t[0];
+}
+
+TAPIR_FORM(median, PickCall, picked(chosen(t[0], {a.dim}), a.dim, a.keepdim), detail::outputs(median(x[0], a.dim, a.keepdim)),
+           f("dim", a.dim)("keepdim", a.keepdim));
+TAPIR_FORM(kthvalue, PickCall, picked(with_place(t, a.dim), a.dim, a.keepdim), detail::outputs(kthvalue(x[0], a.k, a.dim, a.keepdim)),
            f("k", a.k)("dim", a.dim)("keepdim", a.keepdim));
 
 }  // namespace tapir

@@ -340,6 +340,11 @@ Tensor Tensor::prod(Dim dim, Flag keepdim, Loc loc) const { return tapir::prod(I
 
 namespace {
 
+Tensor sum_again(const Tensor& x, const ScanAttrs& a) {
+    static_cast<void>(detail::wrap_dim(a.dim, x.dim(), "cumsum", Loc::current()));
+    return scan_sum(x, a);
+}
+
 void scan_fields(Fields& f, ScanAttrs& a) {
     bool reverse = a.kind == Scan::reverse_sum;
     f("dim", a.dim)("reverse", reverse);
@@ -348,13 +353,14 @@ void scan_fields(Fields& f, ScanAttrs& a) {
 
 }  // namespace
 
-TAPIR_FORM(cumsum, ScanAttrs, same(t[0], is_floating(t[0].dtype) ? t[0].dtype : DType::int64), scan_sum(x[0], a), scan_fields(f, a));
-TAPIR_FORM(cumprod, ScanAttrs, same(t[0], is_floating(t[0].dtype) ? t[0].dtype : DType::int64), cumprod(x[0], a.dim), f("dim", a.dim));
-TAPIR_FORM(logcumsumexp, ScanAttrs, same(t[0], floating(t[0].dtype)), logcumsumexp(x[0], a.dim), f("dim", a.dim));
-TAPIR_FORM(cummax, int, several(same(t[0]), same(t[0], DType::int64)), detail::outputs(cummax(x[0], a)), f("dim", a));
-TAPIR_FORM(cummin, int, several(same(t[0]), same(t[0], DType::int64)), detail::outputs(cummin(x[0], a)), f("dim", a));
-TAPIR_FORM(weighted_exps, WeightedExpsAttrs, unstated(), weighted_exps(x[0], x[1], x[2], a, Loc::current()), f("dim", a.dim)("reverse", a.reverse));
-TAPIR_FORM(prod, Over, reduced(t[0], dims_of(a), a.keepdim, is_floating(t[0].dtype) ? t[0].dtype : DType::int64), product(x[0], a),
-           over_fields(f, a));
+TAPIR_FORM(cumsum, ScanAttrs, same(along(t[0], a.dim), summed(t[0].dtype)), sum_again(x[0], a), scan_fields(f, a));
+TAPIR_FORM(cumprod, ScanAttrs, same(along(t[0], a.dim), summed(t[0].dtype)), cumprod(x[0], a.dim), f("dim", a.dim));
+TAPIR_FORM(logcumsumexp, ScanAttrs, same(along(t[0], a.dim), floating(t[0].dtype)), logcumsumexp(x[0], a.dim), f("dim", a.dim));
+TAPIR_FORM(cummax, int, several(same(along(t[0], a)), same(t[0], DType::int64)), detail::outputs(cummax(x[0], a)), f("dim", a));
+TAPIR_FORM(cummin, int, several(same(along(t[0], a)), same(t[0], DType::int64)), detail::outputs(cummin(x[0], a)), f("dim", a));
+TAPIR_FORM(weighted_exps, WeightedExpsAttrs, (along(pointwise(t), a.dim), pointwise(t)), weighted_exps(x[0], x[1], x[2], a, Loc::current()),
+           f("dim", a.dim)("reverse", a.reverse));
+TAPIR_FORM(prod, Over, reduced(t[0], dims_of(a), a.keepdim, summed(t[0].dtype)),
+           product(x[0], over("prod", dims_of(a), x[0].dim(), a.keepdim, Loc::current())), over_fields(f, a));
 
 }  // namespace tapir

@@ -283,11 +283,65 @@ Tensor fold(In x, const Shape& output_size, const Shape& kernel_size, const Fold
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_VIEW_FORM(windows, WindowAttrs, unstated(), x[0].unfold(static_cast<int>(a.dim), a.size, a.step),
+namespace {
+
+// The places of windows, and behind all dimensions the elements of one.
+ValueType windowed(const TypeCall& t, int64_t dim) {
+    using namespace types;
+    const ValueType& x = t[0];
+    const SymInt size = t.size("size"), step = t.size("step");
+    if (x.rank() == 0) {  // as one of one element, which is one window
+        need(!size.is_number() || size.number() <= 1, "a window does not fit");
+        return shaped(along(x, dim), {size});
+    }
+    need<ValueError>(!step.is_number() || step.number() > 0, "there is less than one element from window to window");
+    const SymInt &all = size_of(x, dim), rest = all + SymInt(-1) * size;
+    need(!rest.is_number() || rest.number() >= 0, "a window does not fit");
+    const ValueType places = resized(x, dim, step.is_number() ? rest.floor_div(step.number()) + SymInt(1) : unknown());
+    return shaped(x, appended(places.shape, {size}));
+}
+
+// Of (height, width): how many elements a window has, and how many windows there are.
+struct ColumnSizes {
+    SymInt window = 1, count = 1;
+};
+ColumnSizes column_sizes(const TypeCall& t, const std::vector<SymInt>& image) {
+    using namespace types;
+    const std::vector<SymInt> kernel = t.sizes("kernel_size"), dilation = t.sizes("dilation"), padding = t.sizes("padding"),
+                              stride = t.sizes("stride");
+    ColumnSizes c;
+    for (int d = 0; d < 2; ++d) {
+        const SymInt size = spatial(image, d, 2), room = size + SymInt(2) * spatial(padding, d, 2);
+        need(!(size == SymInt(0)), "there are no pixels");
+        c.window = c.window * spatial(kernel, d, 2);
+        c.count = c.count * windows(room, spatial(kernel, d, 2), spatial(stride, d, 2), spatial(dilation, d, 2));
+    }
+    return c;
+}
+
+// (..., channels, height, width) to (..., channels * window, count)
+ValueType unfolded(const TypeCall& t) {
+    const ValueType& x = types::ranked(t[0], 3, 4);
+    const ColumnSizes c = column_sizes(t, {types::size_of(x, -2), types::size_of(x, -1)});
+    return types::shaped(x, types::leading(x, 3, {types::size_of(x, -3) * c.window, c.count}));
+}
+// And back.
+ValueType folded(const TypeCall& t) {
+    const ValueType& x = types::ranked(t[0], 2, 3);
+    const std::vector<SymInt> image = t.sizes("output_size");
+    const ColumnSizes c = column_sizes(t, image);
+    types::need(types::may_be(types::size_of(x, -1), c.count), "there are more or fewer columns than windows");
+    const SymInt channels = types::quotient(types::size_of(x, -2), c.window);
+    return types::shaped(x, types::leading(x, 2, {channels, types::spatial(image, 0, 2), types::spatial(image, 1, 2)}));
+}
+
+}  // namespace
+
+TAPIR_VIEW_FORM(windows, WindowAttrs, windowed(t, a.dim), x[0].unfold(static_cast<int>(a.dim), a.size, a.step),
                 f("dim", a.dim)("size", a.size)("step", a.step));
-TAPIR_FORM(unfold, ColumnsCall, unstated(), unfold(x[0], a.kernel_size, a.options()),
+TAPIR_FORM(unfold, ColumnsCall, unfolded(t), unfold(x[0], a.kernel_size, a.options()),
            f("kernel_size", a.kernel_size)("dilation", a.dilation)("padding", a.padding)("stride", a.stride));
-TAPIR_FORM(fold, ColumnsCall, unstated(), fold(x[0], a.output_size, a.kernel_size, a.options()),
+TAPIR_FORM(fold, ColumnsCall, folded(t), fold(x[0], a.output_size, a.kernel_size, a.options()),
            f("output_size", a.output_size)("kernel_size", a.kernel_size)("dilation", a.dilation)("padding", a.padding)("stride", a.stride));
 
 }  // namespace tapir

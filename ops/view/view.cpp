@@ -656,17 +656,18 @@ Tensor place_again(const Tensor& x, const PlaceCall& call) {
 
 }  // namespace
 
-TAPIR_VIEW_FORM(reshape, Shape, shaped(t[0], t.sizes("shape")), reshape(x[0], a), f("shape", a));
-TAPIR_VIEW_FORM(expand, Shape, shaped(t[0], t.sizes("shape")), expand(x[0], a), f("shape", a));
+TAPIR_VIEW_FORM(reshape, Shape, reshaped(t[0], t.sizes("shape")), reshape(x[0], a), f("shape", a));
+TAPIR_VIEW_FORM(expand, Shape, expanded(t[0], t.sizes("shape")), expand(x[0], a), f("shape", a));
 TAPIR_VIEW_FORM(transpose, Shape, swapped(t[0], a.raw(0), a.raw(1)), transpose(x[0], static_cast<int>(a.raw(0)), static_cast<int>(a.raw(1))),
                 f("dims", a));
 TAPIR_VIEW_FORM(permute, Shape, permuted(t[0], t.sizes("dims")), permute(x[0], a), f("dims", a));
-TAPIR_VIEW_FORM(select, SelectCall, dropped(t[0], a.dim), select(x[0], a.dim, a.index), f("dim", a.dim)("index", a.index));
+TAPIR_VIEW_FORM(select, SelectCall, selected(t[0], a.dim, t.size("index")), select(x[0], a.dim, a.index), f("dim", a.dim)("index", a.index));
 TAPIR_VIEW_FORM(slice, SliceCall, sliced(t[0], a.dim, t.size("start"), t.size("end"), a.step), slice(x[0], a.dim, Slice(a.start, a.end, a.step)),
                 f("dim", a.dim)("start", a.start)("end", a.end)("step", a.step));
-TAPIR_VIEW_FORM(diagonal, DiagonalCall, unstated(), diagonal(x[0], a.offset, a.dim1, a.dim2), f("offset", a.offset)("dim1", a.dim1)("dim2", a.dim2));
+TAPIR_VIEW_FORM(diagonal, DiagonalCall, diagonal(t[0], t.size("offset"), a.dim1, a.dim2), diagonal(x[0], a.offset, a.dim1, a.dim2),
+                f("offset", a.offset)("dim1", a.dim1)("dim2", a.dim2));
 TAPIR_VIEW_FORM(part, Part, shaped(t[0], t.sizes("sizes")), part_again(x[0], a), f("sizes", a.sizes)("strides", a.strides)("offset", a.offset));
-TAPIR_FORM(place, PlaceCall, shaped(t[0], t.sizes("shape")), place_again(x[0], a),
+TAPIR_FORM(place, PlaceCall, (alike(t[0], shaped(t[0], t.sizes("sizes"))), shaped(t[0], t.sizes("shape"))), place_again(x[0], a),
            f("shape", a.shape)("sizes", a.part.sizes)("strides", a.part.strides)("offset", a.part.offset));
 TAPIR_VIEW_FORM(pieces, SplitCall, cut(t[0], a.dim, a.drop, t.sizes("sizes")), a.drop ? unbind(x[0], a.dim) : split(x[0], a.sizes, a.dim),
                 f("dim", a.dim)("drop", a.drop)("sizes", a.sizes));

@@ -139,11 +139,19 @@ bool diagonal_scatter_into(const FormCall& x, const Tensor& out) {
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_PART_FORM(select_scatter, SelectCall, same(t[0]), select_scatter(x[0], x[1], a.dim, a.index), select_scatter_into, "select",
-                f("dim", a.dim)("index", a.index));
-TAPIR_PART_FORM(slice_scatter, SliceCall, same(t[0]), slice_scatter(x[0], x[1], a.dim, Slice(a.start, a.end, a.step)), slice_scatter_into, "slice",
+// The first operand, where the second has the part's shape.
+[[maybe_unused]] static ValueType with_part(const TypeCall& t, const ValueType& part) {
+    types::need(types::may_be(t[1].shape, part.shape), "the source has not the part's shape");
+    return t[0];
+}
+
+TAPIR_PART_FORM(select_scatter, SelectCall, with_part(t, selected(t[0], a.dim, t.size("index"))), select_scatter(x[0], x[1], a.dim, a.index),
+                select_scatter_into, "select", f("dim", a.dim)("index", a.index));
+TAPIR_PART_FORM(slice_scatter, SliceCall, with_part(t, sliced(t[0], a.dim, t.size("start"), t.size("end"), a.step)),
+                slice_scatter(x[0], x[1], a.dim, Slice(a.start, a.end, a.step)), slice_scatter_into, "slice",
                 f("dim", a.dim)("start", a.start)("end", a.end)("step", a.step));
-TAPIR_PART_FORM(diagonal_scatter, DiagonalCall, same(t[0]), diagonal_scatter(x[0], x[1], a.offset, a.dim1, a.dim2), diagonal_scatter_into, "diagonal",
+TAPIR_PART_FORM(diagonal_scatter, DiagonalCall, with_part(t, diagonal(t[0], t.size("offset"), a.dim1, a.dim2)),
+                diagonal_scatter(x[0], x[1], a.offset, a.dim1, a.dim2), diagonal_scatter_into, "diagonal",
                 f("offset", a.offset)("dim1", a.dim1)("dim2", a.dim2));
 
 }  // namespace tapir

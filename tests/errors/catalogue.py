@@ -39,15 +39,6 @@ UNREACHED = {
     ("autograd/trace/runtime/without.cpp", "requires_grad_: Tapir::runtime"): "of the runtime, which has tests of its own",
     ("autograd/trace/join_graphs.cpp", "trace: the number of dimensions of {} depends"): "an attribute differs before",
     ("autograd/trace/tracer.cpp", "trace: writing into a view that {} made"): "each op that makes views has its scatter",
-    ("autograd/result_types.cpp", "{} needs more than {} operands"): "of rules that graphs are not checked by yet",
-    ("autograd/result_types.cpp", "sizes {} and {} do not broadcast"): "of rules that graphs are not checked by yet",
-    ("autograd/result_types.cpp", "dimension {} of {}"): "of rules that graphs are not checked by yet",
-    ("autograd/result_types.cpp", "{} dimensions are named of {}"): "of rules that graphs are not checked by yet",
-    ("autograd/result_types.cpp", "dimension {} is named twice"): "of rules that graphs are not checked by yet",
-    ("autograd/result_types.cpp", "{} and {} dimensions"): "of rules that graphs are not checked by yet",
-    ("autograd/result_types.cpp", "sizes {} and {}"): "of rules that graphs are not checked by yet",
-    ("autograd/result_types.cpp", "{} dimensions are too few"): "of rules that graphs are not checked by yet",
-    ("autograd/result_types.cpp", "there is no dimension"): "of rules that graphs are not checked by yet",
     ("core/io/inflate.cpp", "no memory for zlib"): "zlib asks for a few KiB: they are there",
     ("core/io/inflate.cpp", "{}: no memory for zlib"): "zlib asks for a few KiB: they are there",
     ("core/io/inflate.cpp", "it is compressed, and this build"): "of a build without zlib",
@@ -73,6 +64,8 @@ CALL = re.compile(r"\bfail<(\w+)>\(|\b(?:stop|fail_at|source\.fail|tell|reject)\
 KINDS = {"tell(": "NonFiniteError", "reject(": "ValueError"}
 # What kernels find is thrown later, by cuda/context.cpp.
 FAULT = re.compile(r'\bOpenFault (?:\w+)\(([^;"]*)("(?:[^"\\]|\\.)*")\)|\b(char) k\w*Fault\[\] = ("(?:[^"\\]|\\.)*");')
+# What rules of result types refuse (autograd/result_types.h), behind the op's name. The op says more of it itself: no test has to trigger each.
+RULE = re.compile(r"\brefuse<(\w+)>\(|\bneed(?:<(\w+)>)?\(")
 LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"')
 ESCAPES = {"n": "\n", "t": "\t", '"': '"', "\\": "\\"}
 
@@ -118,7 +111,7 @@ class Format:
         any_text = "(?:.*?)" if is_whole else "(?:.*)"
         pattern = any_text.join(map(re.escape, pieces))
         self.pattern = re.compile(pattern if is_whole else f".*{pattern}.*", re.DOTALL)
-        self.is_fault = False
+        self.is_fault = self.is_rule = False
         self.texts = set()
 
     def fits(self, kind, text):
@@ -163,6 +156,13 @@ def formats_of(path):
     for fault in FAULT.finditer(source):
         made = Format(file, "IndexError" if fault[1] or fault[3] else "ValueError", [words(fault[2] or fault[4])], False)
         made.is_fault = True
+        found.setdefault((made.kind, made.shown), made)
+    for rule in RULE.finditer(source):
+        message = next((g for g in arguments(source, rule.end()) if g.startswith('"')), None)
+        if message is None:
+            continue  # a declaration, or another function of this name
+        made = Format(file, rule[1] or rule[2] or "ShapeError", ["{}: " + words(message)], True)
+        made.is_rule = True
         found.setdefault((made.kind, made.shown), made)
     return list(found.values())
 
@@ -274,6 +274,7 @@ def main():
     wrong = assign(read_logs(a for a in sys.argv[1:] if not a.startswith("--")), formats)
     old = read_catalogue()
     of_file = {}
+    formats = [f for f in formats if not f.is_rule]
     for f in formats:
         of_file.setdefault(f.file, []).append(f)
     lines, file, triggered, excused = ["Made by catalogue.py --update: of each format of a message, a text that the tests got.\n"], "", 0, 0

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <set>
+#include <unordered_map>
 
 #include "tapir/autograd/trace/fit_impl.h"
 #include "tapir/autograd/trace/graph/names_impl.h"
@@ -105,6 +106,34 @@ std::vector<detail::Inferred> detail::infer_results(const Attributes& attributes
         list.push_back(std::move(result));
     }
     return list;
+}
+
+std::optional<std::vector<ValueType>> detail::stated_results(const Graph& graph, const std::vector<ValueType>& inputs, const Loc& loc,
+                                                             bool keeps_dtypes) {
+    std::unordered_map<const Graph::Value*, ValueType> types;
+    const auto own = [](const Graph::Value& value) { return ValueType{value.dtype, value.device, value.shape}; };
+    for (std::size_t i = 0; i < graph.inputs().size(); ++i) types[graph.inputs()[i]] = inputs.at(i);
+    for (const auto* list : {&graph.constants(), &graph.parameters()}) {
+        for (const Graph::Value* value : *list) types[value] = own(*value);
+    }
+    for (const auto& node : graph.nodes()) {
+        std::vector<ValueType> operands;
+        bool are_own = true;
+        for (const Graph::Value* input : node->inputs) {
+            operands.push_back(types.at(input));
+            are_own = are_own && operands.back() == own(*input);
+        }
+        const ResultTypes results = result_types(node->attributes(), operands, loc);
+        const bool is_stated = results.size() == node->results.size();
+        if (!is_stated && !are_own) return std::nullopt;
+        for (std::size_t k = 0; k < node->results.size(); ++k) {
+            ValueType& type = types[node->results[k]] = is_stated ? results[k] : own(*node->results[k]);
+            if (keeps_dtypes) type.dtype = node->results[k]->dtype;
+        }
+    }
+    std::vector<ValueType> outputs;
+    for (const Graph::Output& output : graph.outputs()) outputs.push_back(types.at(output.value));
+    return outputs;
 }
 
 }  // namespace tapir

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "tapir/autograd/op_form.h"
+#include "tapir/autograd/trace/graph/infer_impl.h"
 #include "tapir/autograd/trace/graph/node_scope_impl.h"
 #include "tapir/core/broadcast_impl.h"
 #include "tapir/core/fail_impl.h"
@@ -608,10 +609,27 @@ Tensor fused_reduce_of(const FormCall& x, const FusedReduceAttrs& a) {
     return a.reduction == FusedReduction::sum ? sum(y, dims, a.over.keepdim) : mean(y, dims, a.over.keepdim);
 }
 
+ResultTypes types_of(const TypeCall& t, const FusedAttrs& a) {
+    types::need<ValueError>(a.body && a.body->inputs().size() == static_cast<std::size_t>(t.count), "the operands do not fit the body");
+    ResultTypes results;
+    if (auto given = detail::stated_results(*a.body, {t.operands, t.operands + t.count}, t.loc, /*keeps_dtypes=*/true)) {
+        for (ValueType& type : *given) results.push_back(std::move(type));
+    }
+    return results;
+}
+
+ResultTypes types_of(const TypeCall& t, const FusedReduceAttrs& a) {
+    const ResultTypes all = types_of(t, a.body);
+    if (all.size() != 1) return {};
+    const DType dtype = a.reduction == FusedReduction::sum ? types::summed(all[0].dtype) : types::floating(all[0].dtype);
+    return types::reduced(all[0], reduction::dims_of(a.over), a.over.keepdim, dtype);
+}
+
 }  // namespace
 
-TAPIR_IN_PLACE_FORM(fused, FusedAttrs, unstated(), fused_of(x, a), fused_into, f("body", a.body));
-TAPIR_INTO_FORM(fused_reduce, FusedReduceAttrs, unstated(), fused_reduce_of(x, a), fused_reduce_into, f("reduction", a.reduction, {"sum", "mean"});
+TAPIR_IN_PLACE_FORM(fused, FusedAttrs, types_of(t, a), fused_of(x, a), fused_into, f("body", a.body));
+TAPIR_INTO_FORM(fused_reduce, FusedReduceAttrs, types_of(t, a), fused_reduce_of(x, a), fused_reduce_into,
+                f("reduction", a.reduction, {"sum", "mean"});
                 reduction::over_fields(f, a.over); f("body", a.body.body));
 
 bool is_fused_form(const OpForm& form) noexcept { return &form == &fused_form; }
