@@ -1232,7 +1232,7 @@ class Names:
 
     # Rows that no op begins as, and functions that hand on to others at once.
     OTHERS = {
-        "slice": ["narrow"], "pieces": ["split", "chunk", "unbind"], "windows": ["unfold"],
+        "part": ["index"], "slice": ["narrow"], "pieces": ["split", "chunk", "unbind"], "windows": ["unfold"],
         "to_dtype": ["to"], "to_device": ["to"], "index_put_add": ["index_put_"], "bernoulli_fill": ["bernoulli_"],
         "concat": ["cat"], "clip": ["clamp"], "argwhere": ["nonzero"], "swapaxes": ["transpose"], "moveaxis": ["movedim"],
         "ravel": ["flatten"], "T": ["t"], "view_as": ["view"], "reshape_as": ["reshape"], "expand_as": ["expand"],
