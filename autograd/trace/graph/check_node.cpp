@@ -25,6 +25,44 @@ bool is_in(std::string_view op, const List& list) {
 // Where both are numbers: formulas may be equal for the sizes of a run.
 bool differ(const SymInt& a, const SymInt& b) { return a.is_number() && b.is_number() && a.number() != b.number(); }
 
+// "add gives (4,), not (2, 3)", where a size that is given is another than the one that is stated; sizes at the same places.
+std::string compared(std::string_view op, const Sizes& given, const Sizes& stated) {
+    for (std::size_t d = 0; d < stated.size(); ++d) {
+        if (differ(given[d], stated[d])) return fmt::format("{} gives {}, not {}", op, to_string(Attribute(given)), to_string(Attribute(stated)));
+    }
+    return {};
+}
+
+// The common shape, of as many dimensions; "?" where it depends on what a named dimension is. False: there is none.
+bool broadcast(const std::vector<Graph::Value*>& inputs, Sizes& common) {
+    for (std::size_t d = 0; d < common.size(); ++d) {  // from the last dimension on
+        SymInt& size = common[common.size() - 1 - d];
+        size = 1;
+        bool is_known = true;
+        for (const Graph::Value* input : inputs) {
+            if (d >= input->shape.size()) continue;
+            const SymInt& own = input->shape[input->shape.size() - 1 - d];
+            if (own == SymInt(1)) continue;
+            if (!own.is_number()) {
+                is_known = false;
+                continue;
+            }
+            if (!(size == SymInt(1)) && differ(size, own)) return false;
+            size = own;
+        }
+        if (!is_known && size == SymInt(1)) size = SymInt::dim("?");  // one that names may stand for 1 where there is a number
+    }
+    return true;
+}
+
+std::int64_t known_numel(const Sizes& shape) {  // -1: it is not known
+    std::int64_t count = 1;
+    for (const SymInt& size : shape) {
+        if (!size.is_number() || __builtin_mul_overflow(count, size.number(), &count)) return -1;
+    }
+    return count;
+}
+
 constexpr std::string_view kReductions[] = {"sum", "mean", "amax", "amin", "prod", "all", "any", "logsumexp", "norm", "var", "std"};
 // As the first operand.
 constexpr std::string_view kSameShape[] = {"flip", "clone", "to_dtype", "to_device", "copy", "fill", "softmax", "log_softmax", "cumsum"};
@@ -103,30 +141,50 @@ std::string what_is_wrong_with(const Graph::Node& node) {
     return {};
 }
 
-#ifdef TAPIR_RUNTIME
-std::string what_is_missized(const Graph::Node&) { return {}; }  // it has no rules: what is missized is found when it is run
-#else
 std::string what_is_missized(const Graph::Node& node) {
-    std::vector<ValueType> operands;
-    for (const Graph::Value* input : node.inputs) operands.push_back({input->dtype, input->device, input->shape});
-    ResultTypes given;
-    try {
-        given = result_types(node.attributes(), operands, Loc{});
-    } catch (const OutOfMemory&) {
-        throw;
-    } catch (const Error& error) {
-        return error.what();
+    if (node.inputs.empty() || node.results.empty()) return {};
+    const Sizes &shape = node.inputs[0]->shape, &result = node.results[0]->shape;
+    if (broadcasts(node)) {
+        Sizes common(result.size());
+        if (!broadcast(node.inputs, common)) return fmt::format("the shapes of what {} takes do not broadcast", node.op());
+        return compared(node.op(), common, result);
     }
-    if (given.empty()) return {};
-    if (given.size() != node.results.size()) return fmt::format("{} has {} results, not {}", node.op(), given.size(), node.results.size());
-    for (std::size_t k = 0; k < given.size(); ++k) {
-        const Sizes &shape = given[k].shape, &stated = node.results[k]->shape;
-        if (!may_be_alike(shape, stated))
-            return fmt::format("{} gives {}, not {}", node.op(), to_string(Attribute(shape)), to_string(Attribute(stated)));
+    if (is_in(node.op(), kSameShape)) return compared(node.op(), shape, result);
+    if (node.is(expand_form)) {
+        for (std::size_t d = 0; d < shape.size(); ++d) {
+            const SymInt &own = shape[d], &wide = result[result.size() - shape.size() + d];
+            if (!(own == SymInt(1)) && differ(own, wide)) return fmt::format("expand makes {} of {}", wide.str(), own.str());
+        }
+    }
+    if (node.is(reshape_form)) {
+        const std::int64_t before = known_numel(shape), after = known_numel(result);
+        if (before >= 0 && after >= 0 && before != after) return fmt::format("reshape makes {} elements of {}", after, before);
+    }
+    const std::vector<std::pair<std::string, Attribute>> attributes = node.attributes().all();
+    const Sizes* list = list_in(attributes, "dims");
+    if (!list) return {};
+    std::vector<std::size_t> dims;
+    for (const SymInt& dim : *list) dims.push_back(static_cast<std::size_t>(dim.number() < 0 ? dim.number() + std::ssize(shape) : dim.number()));
+    Sizes given;
+    if (node.is(transpose_form) && !shape.empty()) {
+        given = shape;
+        std::swap(given[dims[0]], given[dims[1]]);
+        return compared(node.op(), given, result);
+    }
+    if (node.is(permute_form)) {
+        for (const std::size_t dim : dims) given.push_back(shape[dim]);
+        return compared(node.op(), given, result);
+    }
+    if (is_in(node.op(), kReductions)) {
+        const bool keeps = keeps_dims(attributes);
+        for (std::size_t d = 0; d < shape.size(); ++d) {
+            const bool is_reduced = dims.empty() || std::find(dims.begin(), dims.end(), d) != dims.end();
+            if (!is_reduced || keeps) given.push_back(is_reduced ? SymInt(1) : shape[d]);
+        }
+        return compared(node.op(), given, result);
     }
     return {};
 }
-#endif
 
 void check_result(const Graph::Node& node, std::size_t k, const Tensor& y, const Tensor* const* operands, const Loc& loc) {
     const Graph::Value& value = *node.results[k];
