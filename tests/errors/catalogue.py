@@ -22,17 +22,17 @@ FOLDERS = ("core", "autograd", "ops", "cuda", "nn", "optim")
 
 # What no test can bring about, by file and the beginning of the format, and why not.
 UNREACHED = {
-    ("autograd/trace/edit.cpp", "Graph::check: %{} is made twice"): "of a mistake in the library: tests of passes look for it",
-    ("autograd/trace/edit.cpp", "Graph::check: two values are %{}"): "of a mistake in the library: tests of passes look for it",
-    ("autograd/trace/edit.cpp", "Graph::check: %{} does not know its maker"): "of a mistake in the library: tests of passes look for it",
-    ("autograd/trace/edit.cpp", "Graph::check: {} has another place"): "of a mistake in the library: tests of passes look for it",
-    ("autograd/trace/edit.cpp", "Graph::check: {} uses %{} before"): "of a mistake in the library: tests of passes look for it",
-    ("autograd/trace/edit.cpp", "Graph::check: %{} does not know that"): "of a mistake in the library: tests of passes look for it",
-    ("autograd/trace/edit.cpp", "Graph::check: {} uses are noted"): "of a mistake in the library: tests of passes look for it",
-    ("autograd/trace/edit.cpp", "Graph::check: {} values are held"): "of a mistake in the library: tests of passes look for it",
-    ("autograd/trace/edit.cpp", "Graph::check: the output {} is no value"): "of a mistake in the library: tests of passes look for it",
-    ("autograd/trace/edit.cpp", "Graph::check: a guard looks at"): "of a mistake in the library: tests of passes look for it",
-    ("autograd/trace/edit.cpp", "Graph::check: an update is no value"): "of a mistake in the library: tests of passes look for it",
+    ("autograd/trace/graph/edit.cpp", "Graph::check: %{} is made twice"): "of a mistake in the library: tests of passes look for it",
+    ("autograd/trace/graph/edit.cpp", "Graph::check: two values are %{}"): "of a mistake in the library: tests of passes look for it",
+    ("autograd/trace/graph/edit.cpp", "Graph::check: %{} does not know its maker"): "of a mistake in the library: tests of passes look for it",
+    ("autograd/trace/graph/edit.cpp", "Graph::check: {} has another place"): "of a mistake in the library: tests of passes look for it",
+    ("autograd/trace/graph/edit.cpp", "Graph::check: {} uses %{} before"): "of a mistake in the library: tests of passes look for it",
+    ("autograd/trace/graph/edit.cpp", "Graph::check: %{} does not know that"): "of a mistake in the library: tests of passes look for it",
+    ("autograd/trace/graph/edit.cpp", "Graph::check: {} uses are noted"): "of a mistake in the library: tests of passes look for it",
+    ("autograd/trace/graph/edit.cpp", "Graph::check: {} values are held"): "of a mistake in the library: tests of passes look for it",
+    ("autograd/trace/graph/edit.cpp", "Graph::check: the output {} is no value"): "of a mistake in the library: tests of passes look for it",
+    ("autograd/trace/graph/edit.cpp", "Graph::check: a guard looks at"): "of a mistake in the library: tests of passes look for it",
+    ("autograd/trace/graph/edit.cpp", "Graph::check: an update is no value"): "of a mistake in the library: tests of passes look for it",
     ("autograd/trace/onnx/export.cpp", "save_onnx: {}: a model of {} bytes is too large"): "of a model above 2 GiB",
     ("autograd/trace/onnx/export.cpp", "save_onnx: the graph has more than {} nodes"): "of graphs within graphs, a million nodes",
     ("autograd/trace/onnx/export.cpp", "save_onnx: the graph cannot be written"): "of what is refused before the first op",
@@ -45,7 +45,7 @@ UNREACHED = {
     ("core/io/inflate.cpp", "{}: this build of tapir has no zlib"): "of a build without zlib",
     ("cuda/convolution.cpp", "{}: cuDNN has no {}algorithm"): "the emulated cuDNN has one for all sizes",
     ("cuda/linalg.cpp", "{}: {}: {} status {}"): "cuSOLVER and cuBLAS refuse only what the op has refused before",
-    ("ops/linalg_routines.cpp", "{}: the library was built without LAPACK"): "of a build without LAPACK",
+    ("ops/linalg/linalg_routines.cpp", "{}: the library was built without LAPACK"): "of a build without LAPACK",
 }
 
 OF_SAMPLES = ("table_test", "watched_test", "empty_test", "written_views_test", "threads_test", "names_test", "extreme_gradients_test",
