@@ -95,13 +95,14 @@ cuda emulated:  ## the tests with the CUDA device: compiled by nvcc, or on the e
 gpu:            ## on a machine with a GPU: build for it, run the CUDA tests, also under compute-sanitizer (ARGS: stages)
 	@.ci/gpu $(ARGS)
 
+sources = git ls-files '*.h' '*.cpp' '*.cu' '*.cuh'
 format:         ## clang-format on every tracked source
 	@.ci/install-deps format
-	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -r clang-format-19 -i
+	@$(sources) | xargs -r clang-format-19 -i
 
 lint:           ## what no compiler checks: the format of the sources, and which folder includes which
 	@.ci/install-deps format
-	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -r clang-format-19 --dry-run -Werror
+	@$(sources) | xargs -r clang-format-19 --dry-run -Werror
 	@.ci/includes
 
 clean:          ## remove every build folder
