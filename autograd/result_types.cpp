@@ -62,8 +62,8 @@ ValueType reshaped(const ValueType& x, std::vector<SymInt> shape) {
     } else {
         *open = quotient(have, wanted);
     }
-    const auto is_one = [](const SymInt& size) { return !size.is_number() || size.number() >= 0; };
-    need(std::all_of(shape.begin(), shape.end(), is_one), "a size is negative");
+    const auto may_be_size = [](const SymInt& size) { return !size.is_number() || size.number() >= 0; };
+    need(std::all_of(shape.begin(), shape.end(), may_be_size), "a size is negative");
     return shaped(x, std::move(shape));
 }
 
