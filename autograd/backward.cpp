@@ -444,8 +444,7 @@ std::vector<GradientHook> hooks_of(AutogradMeta& meta) {
 
 // The rule of a gradient that does not depend on x.
 void constant_gradient_rule(Backward& b) { b.give(0, gradient_ops::zeros(b.input_shape(0), b.input_dtype(0), b.grad().device())); }
-constexpr OpInfo constant_gradient_op{"constant_gradient", NoOnnx("Identity"), constant_gradient_rule,
-                                      "A gradient that does not depend on what it is the gradient of."};
+constexpr OpInfo constant_gradient_op{"constant_gradient", constant_gradient_rule, "A gradient that does not depend on what it is the gradient of."};
 
 }  // namespace
 

@@ -25,8 +25,8 @@ struct CheckpointRecord : RecordObject {
 };
 
 void checkpoint_rule(Backward& b);
-constexpr OpInfo checkpoint_op{"checkpoint", NoOnnx("the ops inside"), checkpoint_rule, "A function run again in backward."};
-constexpr OpInfo anchor_op{"checkpoint_input", NoOnnx("Identity"), NonDiff, "A checkpoint's input in the second run."};
+constexpr OpInfo checkpoint_op{"checkpoint", checkpoint_rule, "A function run again in backward."};
+constexpr OpInfo anchor_op{"checkpoint_input", NonDiff, "A checkpoint's input in the second run."};
 
 void checkpoint_rule(Backward& b) {
     Walk& walk = b.walk();

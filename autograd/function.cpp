@@ -63,7 +63,7 @@ const char* function_in_forward() noexcept { return in_forward; }
 
 const OpInfo& CustomFunction::row_named(const char* name) {
     // As long as the program: records name it.
-    return *new OpInfo{name, NoOnnx("the user's"), CustomFunction::rule, "A function of the user's own."};
+    return *new OpInfo{name, CustomFunction::rule, "A function of the user's own."};
 }
 
 const OpInfo& CustomFunction::row_of(const char* signature) { return row_named(detail::interned(type_in(signature))); }

@@ -29,7 +29,7 @@ void Given(Backward&) {}
 void Overwritten(Backward&) {}
 
 // The row of the records that stand for leaves and for the further outputs of an op.
-constexpr OpInfo leaf_op{"leaf", NoOnnx("input"), NonDiff, "A leaf's first use on a tape."};
+constexpr OpInfo leaf_op{"leaf", NonDiff, "A leaf's first use on a tape."};
 
 void Arena::reset() noexcept {
     oversized_.clear();

@@ -11,17 +11,6 @@ namespace tapir {
 
 class Backward;
 
-/// How a row says what the op is in ONNX: the operator's name, or NoOnnx("what it is composed of").
-struct Onnx {
-    const char* name = nullptr;
-    const char* composition = nullptr;
-    constexpr Onnx() = default;
-    constexpr Onnx(const char* op) : name(op) {}  // NOLINT: implicit by design
-    constexpr Onnx(const char* op, const char* parts) : name(op), composition(parts) {}
-    constexpr bool stated() const { return name || composition; }
-};
-constexpr Onnx NoOnnx(const char* composition) { return {nullptr, composition}; }
-
 /// A backward rule; NonDiff states that there is none because nothing flows back (integer and bool results), Composed that the
 /// op is never recorded itself: the ops that it calls are. Given is NonDiff for what makes tensors of nothing: of an input it takes
 /// the shape and the dtype at most. Overwritten is the same for an op in place, which is recorded: what was there gets no gradient.
@@ -45,7 +34,6 @@ struct Sample {
 
 struct OpInfo {
     const char* name = nullptr;
-    Onnx onnx;
     BackwardRule backward = nullptr;
     const char* doc = nullptr;
     const Sample* samples = nullptr;
@@ -53,7 +41,7 @@ struct OpInfo {
     int params = 0;  // numbers that it was called with: of an element-wise op, whose attributes are these
 
     // But for the rule: gcc's -fsanitize=undefined does not take a function's address as a constant.
-    constexpr bool complete() const { return name && onnx.stated() && doc; }
+    constexpr bool complete() const { return name && doc; }
     /// Whether a gradient flows back through it to one of its inputs, or is cut off by it.
     bool is_recorded() const noexcept { return backward != NonDiff && backward != Given; }
     /// Whether its numbers are not computed from those of its inputs.
@@ -95,17 +83,17 @@ std::vector<Tensor> outputs(const Result& result) {
 
 /// Defines the row `NAME_op`. The line must begin with TAPIR_OP(NAME, since the list of all ops is made from these.
 #ifdef TAPIR_RUNTIME  // which calls ops and no rules
-#define TAPIR_OP(op, onnx_name, rule, documentation, ...) \
-    extern const ::tapir::OpInfo op##_op;                 \
-    constexpr ::tapir::OpInfo op##_op{.name = #op};       \
+#define TAPIR_OP(op, rule, documentation, ...)      \
+    extern const ::tapir::OpInfo op##_op;           \
+    constexpr ::tapir::OpInfo op##_op{.name = #op}; \
     static_assert(true)
 #else
-#define TAPIR_OP(op, onnx_name, rule, documentation, ...)                                                                                 \
-    namespace {                                                                                                                           \
-    const ::tapir::Sample op##_samples[] = {__VA_ARGS__};                                                                                 \
-    }                                                                                                                                     \
-    extern const ::tapir::OpInfo op##_op;                                                                                                 \
-    constexpr ::tapir::OpInfo op##_op{#op, onnx_name, rule, documentation, op##_samples, sizeof(op##_samples) / sizeof(op##_samples[0])}; \
-    static_assert(op##_op.complete() && !__is_same(decltype(rule), decltype(nullptr)),                                                    \
-                  "an op states its ONNX form, its rule (or NonDiff, Given, ...), and its documentation")
+#define TAPIR_OP(op, rule, documentation, ...)                                                                                 \
+    namespace {                                                                                                                \
+    const ::tapir::Sample op##_samples[] = {__VA_ARGS__};                                                                      \
+    }                                                                                                                          \
+    extern const ::tapir::OpInfo op##_op;                                                                                      \
+    constexpr ::tapir::OpInfo op##_op{#op, rule, documentation, op##_samples, sizeof(op##_samples) / sizeof(op##_samples[0])}; \
+    static_assert(op##_op.complete() && !__is_same(decltype(rule), decltype(nullptr)),                                         \
+                  "an op states its rule (or NonDiff, Given, ...), and its documentation")
 #endif

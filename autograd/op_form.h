@@ -82,8 +82,24 @@ struct FormCall {
     }
 };
 
+/// How many operands the calls of an op have. Passes, ONNX's forms and what reads a graph's text count on it.
+struct Operands {
+    int least, most;              // -1: any number
+    bool are_moved_only = false;  // the results have the elements of operand 0, moved, repeated or left out, and copied: not of views
+
+    constexpr Operands(int count) : least(count), most(count) {}  // NOLINT: implicit by design
+    constexpr Operands(int fewest, int utmost) : least(fewest), most(utmost) {}
+    static constexpr Operands from(int least) { return {least, -1}; }
+    constexpr Operands moved() const {
+        Operands result = *this;
+        result.are_moved_only = true;
+        return result;
+    }
+};
+
 struct OpForm {
     const char* op;
+    Operands operands;
     std::size_t attr_bytes;                    // 0: it has none
     void (*copy)(void* to, const void* from);  // from null: the defaults
     void (*destroy)(void* attrs) noexcept;
@@ -107,6 +123,8 @@ struct OpForm {
     /// Its results have the elements of operand 0, moved, repeated or left out, and look at its memory where dtype and device allow it.
     bool is_view = false;
     bool is_commutative = false;  // its two operands may change places
+
+    constexpr bool moves_elements() const noexcept { return is_view || operands.are_moved_only; }
 };
 
 /// The form of this op, or null: of what is never seen itself (Composed), and of custom functions.
@@ -167,34 +185,39 @@ inline void put_results(Tensor* to, std::vector<Tensor> from) {
 
 /// Defines the form of an op: the type of its attributes (copied from what record() is given, or from what its watchers are), how
 /// it is called again, of inputs x[0], x[1] ... x.count and attributes a, and the attributes' names.
-///     TAPIR_FORM(softmax, SoftmaxAttrs, same(t[0]), softmax(x[0], a.dim), f("dim", a.dim));
+///     TAPIR_FORM(softmax, 1, SoftmaxAttrs, same(t[0]), softmax(x[0], a.dim), f("dim", a.dim));
+/// `operands`: how many it has, 2, Operands(2, 3) or Operands::from(1).
 /// `types`: what it gives, of the types t[0], t[1] ... of its operands, by the rules of result_types.h.
 /// The line must begin with TAPIR_FORM(NAME, as that of TAPIR_OP.
-#define TAPIR_FORM(op, Attrs, types, call, ...) \
-    extern const ::tapir::OpForm op##_form;     \
-    constexpr ::tapir::OpForm op##_form = TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__)
+#define TAPIR_FORM(op, operands, Attrs, types, call, ...) \
+    extern const ::tapir::OpForm op##_form;               \
+    constexpr ::tapir::OpForm op##_form = TAPIR_FORM_OF(op, TAPIR_TYPE(operands), TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__)
 /// Of an op that has no attributes.
-#define TAPIR_PLAIN_FORM(op, types, call) TAPIR_FORM(op, ::tapir::detail::NoAttrs, TAPIR_TYPE(types), call, static_cast<void>(f))
+#define TAPIR_PLAIN_FORM(op, operands, types, call) \
+    TAPIR_FORM(op, TAPIR_TYPE(operands), ::tapir::detail::NoAttrs, TAPIR_TYPE(types), call, static_cast<void>(f))
 /// Of an op that draws random numbers.
-#define TAPIR_RANDOM_FORM(op, Attrs, types, call, ...) \
-    extern const ::tapir::OpForm op##_form;            \
-    constexpr ::tapir::OpForm op##_form = ::tapir::detail::random_form(TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__))
+#define TAPIR_RANDOM_FORM(op, operands, Attrs, types, call, ...) \
+    extern const ::tapir::OpForm op##_form;                      \
+    constexpr ::tapir::OpForm op##_form =                        \
+        ::tapir::detail::random_form(TAPIR_FORM_OF(op, TAPIR_TYPE(operands), TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__))
 /// Of an op whose results are views of operand 0, or look as if: see OpForm::is_view.
-#define TAPIR_VIEW_FORM(op, Attrs, types, call, ...) \
-    extern const ::tapir::OpForm op##_form;          \
-    constexpr ::tapir::OpForm op##_form = ::tapir::detail::view_form(TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__))
+#define TAPIR_VIEW_FORM(op, operands, Attrs, types, call, ...) \
+    extern const ::tapir::OpForm op##_form;                    \
+    constexpr ::tapir::OpForm op##_form =                      \
+        ::tapir::detail::view_form(TAPIR_FORM_OF(op, TAPIR_TYPE(operands), TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__))
 /// Of an op with results whose sizes depend on the elements of its inputs: a bit for each whose dimension 0 does.
-#define TAPIR_DATA_SIZED_FORM(op, Attrs, types, results, call, ...)                                                      \
-    extern const ::tapir::OpForm op##_form;                                                                              \
-    constexpr ::tapir::OpForm op##_form = ::tapir::detail::data_sized_form(                                              \
-        TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__), [](const void* p) -> std::uint64_t { \
-            [[maybe_unused]] const auto& a = *static_cast<const Attrs*>(p);                                              \
-            return results;                                                                                              \
+#define TAPIR_DATA_SIZED_FORM(op, operands, Attrs, types, results, call, ...)                                                                  \
+    extern const ::tapir::OpForm op##_form;                                                                                                    \
+    constexpr ::tapir::OpForm op##_form = ::tapir::detail::data_sized_form(                                                                    \
+        TAPIR_FORM_OF(op, TAPIR_TYPE(operands), TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__), [](const void* p) -> std::uint64_t { \
+            [[maybe_unused]] const auto& a = *static_cast<const Attrs*>(p);                                                                    \
+            return results;                                                                                                                    \
         })
 /// The same as a value.
 #define TAPIR_TYPE(...) __VA_ARGS__
-#define TAPIR_FORM_OF(op, Attrs, types, call, ...)                             \
+#define TAPIR_FORM_OF(op, operands, Attrs, types, call, ...)                   \
     {#op,                                                                      \
+     ::tapir::Operands(operands),                                              \
      ::tapir::detail::kAttrBytes<Attrs>,                                       \
      ::tapir::detail::copy_attrs<Attrs>,                                       \
      ::tapir::detail::destroy_attrs<Attrs>,                                    \

@@ -58,7 +58,7 @@ ValueType reshaped(const ValueType& x, std::vector<SymInt> shape) {
     }
     const SymInt have = product(rest), wanted = product(others);
     if (!is_open) {
-        if (!may_be(have, wanted)) refuse<ShapeError>("{} elements do not fit into {}", have.str(), wanted.str());
+        if (!may_equal(have, wanted)) refuse<ShapeError>("{} elements do not fit into {}", have.str(), wanted.str());
     } else {
         *open = quotient(have, wanted);
     }
@@ -118,7 +118,7 @@ const ValueType& along(const ValueType& x, const Dims& dims) {
 }
 
 const ValueType& square(const ValueType& x) {
-    if (!may_be(size_of(ranked(x, 2), -1), size_of(x, -2))) refuse<ShapeError>("needs square matrices");
+    if (!may_equal(size_of(ranked(x, 2), -1), size_of(x, -2))) refuse<ShapeError>("needs square matrices");
     return x;
 }
 
@@ -128,11 +128,6 @@ const ValueType& chosen(const ValueType& x, const Dims& dims) {
     if (dims.empty()) is_empty = product(x.shape) == SymInt(0);
     if (is_empty) refuse<ShapeError>("there are no elements to choose from");
     return x;
-}
-
-bool may_be(const SymInt& a, const SymInt& b) { return !a.is_number() || !b.is_number() || a == b; }
-bool may_be(const std::vector<SymInt>& a, const std::vector<SymInt>& b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const SymInt& x, const SymInt& y) { return may_be(x, y); });
 }
 
 static int end_of(const TypeCall& t, int from, int count) { return count < 0 ? t.count : std::min(t.count, from + count); }
@@ -181,7 +176,7 @@ const ValueType& holding(const ValueType& x, const ValueType& other) {
     const auto more = static_cast<std::size_t>(x.rank() - other.rank());
     for (std::size_t d = 0; d < other.shape.size(); ++d) {
         const SymInt &from = other.shape[d], &to = x.shape[more + d];
-        if (!(from == SymInt(1)) && !may_be(from, to)) refuse<ShapeError>("a size of {} does not broadcast to {}", from.str(), to.str());
+        if (!(from == SymInt(1)) && !may_equal(from, to)) refuse<ShapeError>("a size of {} does not broadcast to {}", from.str(), to.str());
     }
     return x;
 }
@@ -301,7 +296,7 @@ SymInt quotient(const SymInt& size, const SymInt& by) {
 }
 
 SymInt smaller(const SymInt& a, const SymInt& b) {
-    const SymInt more = a + SymInt(-1) * b;
+    const SymInt more = a - b;
     return more.is_number() ? more.number() < 0 ? a : b : unknown();
 }
 
@@ -312,7 +307,7 @@ SymInt spatial(const std::vector<SymInt>& given, int d, int dims) {
 }
 
 SymInt windows(const SymInt& size, const SymInt& kernel, const SymInt& stride, const SymInt& dilation) {
-    const SymInt rest = size + SymInt(-1) * (dilation * (kernel + SymInt(-1)) + SymInt(1));
+    const SymInt rest = size - (dilation * (kernel - 1) + SymInt(1));
     if (kernel == SymInt(0) || (rest.is_number() && rest.number() < 0)) {
         refuse<ShapeError>("a window of {} elements does not fit into {}", kernel.str(), size.str());
     }
@@ -375,8 +370,8 @@ ValueType sliced(const ValueType& x, int64_t dim, const SymInt& start, const Sym
     }
     // 0 <= from <= to <= size, or a bound may be clipped.
     const auto bound = [&size](const SymInt& at) { return at.is_number() && at.number() < 0 ? size + at : at; };
-    const SymInt from = bound(start), to = bound(end), length = to + SymInt(-1) * from;
-    const bool is_inside = is_not_negative(from) && is_not_negative(length) && is_not_negative(size + SymInt(-1) * to);
+    const SymInt from = bound(start), to = bound(end), length = to - from;
+    const bool is_inside = is_not_negative(from) && is_not_negative(length) && is_not_negative(size - to);
     return resized(x, dim, is_inside ? (length + SymInt(step - 1)).floor_div(step) : unknown());
 }
 
@@ -413,7 +408,7 @@ std::vector<SymInt> leading(const ValueType& x, int without, const std::vector<S
 ValueType multiplied(const ValueType& a, const ValueType& b) {
     static_cast<void>(ranked(a, 1)), static_cast<void>(ranked(b, 1));
     const SymInt &inner = size_of(a, -1), &other = size_of(b, b.rank() == 1 ? -1 : -2);
-    if (!may_be(inner, other)) refuse<ShapeError>("inner dimensions differ: {} and {}", inner.str(), other.str());
+    if (!may_equal(inner, other)) refuse<ShapeError>("inner dimensions differ: {} and {}", inner.str(), other.str());
     std::vector<SymInt> shape = broadcast(leading(a, std::min(a.rank(), 2)), leading(b, std::min(b.rank(), 2)));
     if (a.rank() > 1) shape.push_back(size_of(a, -2));
     if (b.rank() > 1) shape.push_back(size_of(b, -1));

@@ -1,6 +1,6 @@
 // What an op gives, known from what it takes: dtypes and shapes, of numbers or of symbolic sizes. Each op states it with its form, beside its code:
 //
-//     TAPIR_FORM(softmax, SoftmaxAttrs, same(t[0]), softmax(x[0], a.dim), f("dim", a.dim));
+//     TAPIR_FORM(softmax, 1, SoftmaxAttrs, same(t[0]), softmax(x[0], a.dim), f("dim", a.dim));
 //
 // They run nothing. A test holds each against what the op gives; graphs will be checked, edited and loaded by them.
 #pragma once
@@ -66,9 +66,6 @@ const ValueType& chosen(const ValueType& x, const Dims& dims);
 /// x, if it may have the shape of another, where a number says more than a name; or if that one may be broadcast to its shape.
 ValueType alike(const ValueType& x, const ValueType& other);
 const ValueType& holding(const ValueType& x, const ValueType& other);
-/// Whether sizes may be equal: numbers do not differ.
-bool may_be(const SymInt& a, const SymInt& b);
-bool may_be(const std::vector<SymInt>& a, const std::vector<SymInt>& b);
 /// Of two sizes that have to be equal.
 SymInt agreed(const SymInt& a, const SymInt& b);
 

@@ -106,7 +106,7 @@ SymInt as_sum(const SymInt& size) {
     const SymInt::Parts parts = size.parts();
     if (parts.divisor == 1) return size;
     const SymInt after = parts.after;
-    return SymInt::dim((size + SymInt(-1) * after).str()) + after;
+    return SymInt::dim((size - after).str()) + after;
 }
 
 // The quotient itself, where a sum has come down to one.
@@ -136,6 +136,8 @@ SymInt operator+(const SymInt& a, const SymInt& b) {
     sum.constant_ = sum_of(sum.constant_, b.constant_);
     return b.is_number() ? sum : simplest(std::move(sum));
 }
+
+SymInt operator-(const SymInt& a, const SymInt& b) { return a + SymInt(-1) * b; }
 
 SymInt operator*(const SymInt& a, const SymInt& b) {
     if (a == SymInt(1)) return b;
@@ -306,7 +308,7 @@ class Parser {
             if (take("+")) {
                 result = result + term();
             } else if (take("-")) {
-                result = result + SymInt(-1) * term();
+                result = result - term();
             } else {
                 return result;
             }

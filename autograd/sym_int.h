@@ -2,6 +2,7 @@
 // "2*time + 1", "batch*time", "(time - 3)//2 + 1".
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -50,6 +51,7 @@ class SymInt {
 
     /// ValueError where a number of the result does not fit into 64 bits.
     friend SymInt operator+(const SymInt& a, const SymInt& b);
+    friend SymInt operator-(const SymInt& a, const SymInt& b);
     friend SymInt operator*(const SymInt& a, const SymInt& b);
     friend bool operator==(const SymInt&, const SymInt&) = default;
     /// Rounded down; throws ValueError for by <= 0. A quotient of a quotient is one: (a // 2 + 1) // 3 = (a + 2) // 6.
@@ -70,6 +72,12 @@ class SymInt {
     std::int64_t divisor_ = 1;  // (terms + constant) // divisor + after
     std::int64_t after_ = 0;
 };
+
+/// Whether two sizes may be the same in some run: numbers that differ are not, formulas that differ may be. Whether two shapes may.
+inline bool may_equal(const SymInt& a, const SymInt& b) { return !a.is_number() || !b.is_number() || a == b; }
+inline bool may_equal(const std::vector<SymInt>& a, const std::vector<SymInt>& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const SymInt& x, const SymInt& y) { return may_equal(x, y); });
+}
 
 namespace detail {
 /// Rounded towards minus infinity; b > 0.

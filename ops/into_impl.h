@@ -30,16 +30,17 @@ inline bool is_plain(const TensorImpl* x, DType dtype) noexcept {
 
 /// As TAPIR_FORM, with a function bool (const FormCall&, const Tensor& out). Where the op has several results, `out` is the first of as
 /// many that follow each other. They overlap with none of the operands.
-#define TAPIR_INTO_FORM(op, Attrs, types, call, into, ...) \
-    extern const ::tapir::OpForm op##_form;                \
-    constexpr ::tapir::OpForm op##_form = ::tapir::detail::with_into(TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__), into)
+#define TAPIR_INTO_FORM(op, operands, Attrs, types, call, into, ...) \
+    extern const ::tapir::OpForm op##_form;                          \
+    constexpr ::tapir::OpForm op##_form =                            \
+        ::tapir::detail::with_into(TAPIR_FORM_OF(op, TAPIR_TYPE(operands), TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__), into)
 /// The same where `out` may be one of the operands, of its shape and dtype.
-#define TAPIR_IN_PLACE_FORM(op, Attrs, types, call, into, ...) \
-    extern const ::tapir::OpForm op##_form;                    \
-    constexpr ::tapir::OpForm op##_form =                      \
-        ::tapir::detail::in_place(::tapir::detail::with_into(TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__), into))
+#define TAPIR_IN_PLACE_FORM(op, operands, Attrs, types, call, into, ...) \
+    extern const ::tapir::OpForm op##_form;                              \
+    constexpr ::tapir::OpForm op##_form = ::tapir::detail::in_place(     \
+        ::tapir::detail::with_into(TAPIR_FORM_OF(op, TAPIR_TYPE(operands), TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__), into))
 /// The same of an op that replaces a part: see OpForm::part.
-#define TAPIR_PART_FORM(op, Attrs, types, call, into, part, ...) \
-    extern const ::tapir::OpForm op##_form;                      \
-    constexpr ::tapir::OpForm op##_form =                        \
-        ::tapir::detail::of_part(::tapir::detail::with_into(TAPIR_FORM_OF(op, TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__), into), part)
+#define TAPIR_PART_FORM(op, operands, Attrs, types, call, into, part, ...) \
+    extern const ::tapir::OpForm op##_form;                                \
+    constexpr ::tapir::OpForm op##_form = ::tapir::detail::of_part(        \
+        ::tapir::detail::with_into(TAPIR_FORM_OF(op, TAPIR_TYPE(operands), TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__), into), part)

@@ -7,7 +7,6 @@
 
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/op_names_impl.h"
-#include "tapir/autograd/operand_counts_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
@@ -93,18 +92,6 @@ std::string detail::no_op(std::string_view op) {
         nearest = name;
     }
     return nearest.empty() ? fmt::format("there is no op {}", op) : fmt::format("there is no op {}, is it {}?", op, nearest);
-}
-
-detail::OperandCounts detail::operand_counts(const OpForm& form) noexcept {
-    const int elementwise = elementwise_index(form);
-    if (elementwise >= 0) return {elementwise_ops[elementwise].operands, elementwise_ops[elementwise].operands};
-    static const auto* counts = new std::unordered_map<const OpForm*, OperandCounts>{
-#define TAPIR_FORM_OPERANDS(name, least, most) {&name##_form, {least, most}},
-#include "tapir/ops/op_list.inc"
-#undef TAPIR_FORM_OPERANDS
-    };
-    const auto found = counts->find(&form);
-    return found == counts->end() ? OperandCounts{0, -1} : found->second;
 }
 
 const OpInfo* find_op(const char* name) {

@@ -8,10 +8,10 @@ namespace tapir {
 
 using optim::stepped;
 
-TAPIR_OP(adagrad, NoOnnx("Adagrad"), NonDiff, "A step of Adagrad (Duchi et al. 2011).",
+TAPIR_OP(adagrad, NonDiff, "A step of Adagrad (Duchi et al. 2011).",
          TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.Adagrad, x[0], x[1], lr=0.1)",
                          stepped<optim::Adagrad>(x[0], x[1], optim::AdagradOptions{.lr = 0.1})));
-TAPIR_OP(adagrad_da, NoOnnx("custom"), NonDiff, "A step of Adagrad by dual averaging (Duchi et al. 2011).",
+TAPIR_OP(adagrad_da, NonDiff, "A step of Adagrad by dual averaging (Duchi et al. 2011).",
          TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "", stepped<optim::AdagradDA>(x[0], x[1], optim::AdagradDAOptions{.lr = 0.1})));
 
 }  // namespace tapir

@@ -11,21 +11,21 @@ namespace tapir {
 
 using optim::stepped;
 
-TAPIR_OP(adam, NoOnnx("Adam"), NonDiff, "A step of Adam (Kingma and Ba 2015).",
+TAPIR_OP(adam, NonDiff, "A step of Adam (Kingma and Ba 2015).",
          TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.Adam, x[0], x[1], lr=0.1)",
                          stepped<optim::Adam>(x[0], x[1], optim::AdamOptions{.lr = 0.1})),
          TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.Adam, x[0], x[1], lr=0.1, weight_decay=0.1, amsgrad=True)",
                          stepped<optim::Adam>(x[0], x[1], optim::AdamOptions{.lr = 0.1, .weight_decay = 0.1, .amsgrad = true})));
-TAPIR_OP(adamw, NoOnnx("Adam, Mul"), NonDiff, "A step of AdamW (Loshchilov and Hutter 2019).",
+TAPIR_OP(adamw, NonDiff, "A step of AdamW (Loshchilov and Hutter 2019).",
          TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.AdamW, x[0], x[1], lr=0.1, weight_decay=0.1)",
                          stepped<optim::AdamW>(x[0], x[1], optim::AdamWOptions{.lr = 0.1, .weight_decay = 0.1})));
-TAPIR_OP(adamax, NoOnnx("custom"), NonDiff, "A step of Adamax (Kingma and Ba 2015).",
+TAPIR_OP(adamax, NonDiff, "A step of Adamax (Kingma and Ba 2015).",
          TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.Adamax, x[0], x[1], lr=0.1)",
                          stepped<optim::Adamax>(x[0], x[1], optim::AdamaxOptions{.lr = 0.1})));
-TAPIR_OP(nadam, NoOnnx("custom"), NonDiff, "A step of NAdam (Dozat 2016).",
+TAPIR_OP(nadam, NonDiff, "A step of NAdam (Dozat 2016).",
          TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.NAdam, x[0], x[1], lr=0.1, foreach=True)",
                          stepped<optim::NAdam>(x[0], x[1], optim::NAdamOptions{.lr = 0.1})));
-TAPIR_OP(radam, NoOnnx("custom"), NonDiff, "A step of RAdam (Liu et al. 2020).",
+TAPIR_OP(radam, NonDiff, "A step of RAdam (Liu et al. 2020).",
          TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.RAdam, x[0], x[1], lr=0.1)",
                          stepped<optim::RAdam>(x[0], x[1], optim::RAdamOptions{.lr = 0.1})));
 

@@ -12,7 +12,7 @@ namespace tapir {
 
 using optim::stepped;
 
-TAPIR_OP(asgd, NoOnnx("custom"), NonDiff, "A step of averaged stochastic gradient descent (Polyak and Juditsky 1992).",
+TAPIR_OP(asgd, NonDiff, "A step of averaged stochastic gradient descent (Polyak and Juditsky 1992).",
          TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.ASGD, x[0], x[1], lr=0.1)",
                          stepped<optim::ASGD>(x[0], x[1], optim::ASGDOptions{.lr = 0.1})));
 

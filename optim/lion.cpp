@@ -8,7 +8,7 @@ namespace tapir {
 
 using optim::stepped;
 
-TAPIR_OP(lion, NoOnnx("custom"), NonDiff, "A step of Lion (Chen et al. 2023).",
+TAPIR_OP(lion, NonDiff, "A step of Lion (Chen et al. 2023).",
          TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "", stepped<optim::Lion>(x[0], x[1], optim::LionOptions{.lr = 0.1})));
 
 }  // namespace tapir

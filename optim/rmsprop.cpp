@@ -8,10 +8,10 @@ namespace tapir {
 
 using optim::stepped;
 
-TAPIR_OP(rmsprop, NoOnnx("custom"), NonDiff, "A step of RMSprop.",
+TAPIR_OP(rmsprop, NonDiff, "A step of RMSprop.",
          TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.RMSprop, x[0], x[1], lr=0.1, momentum=0.5, centered=True)",
                          stepped<optim::RMSprop>(x[0], x[1], optim::RMSpropOptions{.lr = 0.1, .momentum = 0.5, .centered = true})));
-TAPIR_OP(adadelta, NoOnnx("custom"), NonDiff, "A step of Adadelta (Zeiler 2012).",
+TAPIR_OP(adadelta, NonDiff, "A step of Adadelta (Zeiler 2012).",
          TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.Adadelta, x[0], x[1], lr=1.0)",
                          stepped<optim::Adadelta>(x[0], x[1], optim::AdadeltaOptions{})));
 

@@ -9,7 +9,7 @@ namespace tapir {
 
 using optim::stepped;
 
-TAPIR_OP(rprop, NoOnnx("custom"), NonDiff, "A step of Rprop (Riedmiller and Braun 1993).",
+TAPIR_OP(rprop, NonDiff, "A step of Rprop (Riedmiller and Braun 1993).",
          TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.Rprop, x[0], x[1], lr=0.1)",
                          stepped<optim::Rprop>(x[0], x[1], optim::RpropOptions{.lr = 0.1})));
 

@@ -177,14 +177,14 @@ bool update_into(const OptimizerRule& rule, const void* options, const FormCall&
 void update_fields(Fields& f, const OptimizerRule& rule, void* options);
 
 /// The form of an optimizer's row, which comes after its rule. The line must begin with it, as that of TAPIR_OP.
-#define TAPIR_UPDATE_FORM(op, Options)                                                                                            \
-    extern const OpForm op##_form;                                                                                                \
-    constexpr OpForm op##_form = detail::update_form(                                                                             \
-        TAPIR_FORM_OF(op, optim::UpdateAttrs<optim::Options>, updated(t), optim::run_update(optim::Options::rule, &a.options, x), \
-                      optim::update_fields(f, optim::Options::rule, &a.options)),                                                 \
-        [](const FormCall& x, const Tensor& out) {                                                                                \
-            const auto& a = *static_cast<const optim::UpdateAttrs<optim::Options>*>(x.attrs);                                     \
-            return optim::update_into(optim::Options::rule, &a.options, x, &out);                                                 \
+#define TAPIR_UPDATE_FORM(op, Options)                                                                                                               \
+    extern const OpForm op##_form;                                                                                                                   \
+    constexpr OpForm op##_form = detail::update_form(                                                                                                \
+        TAPIR_FORM_OF(op, Operands::from(2), optim::UpdateAttrs<optim::Options>, updated(t), optim::run_update(optim::Options::rule, &a.options, x), \
+                      optim::update_fields(f, optim::Options::rule, &a.options)),                                                                    \
+        [](const FormCall& x, const Tensor& out) {                                                                                                   \
+            const auto& a = *static_cast<const optim::UpdateAttrs<optim::Options>*>(x.attrs);                                                        \
+            return optim::update_into(optim::Options::rule, &a.options, x, &out);                                                                    \
         })
 
 /// For the samples of the rows: p after two steps with the gradient g.

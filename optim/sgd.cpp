@@ -9,7 +9,7 @@ namespace tapir {
 
 using optim::stepped;
 
-TAPIR_OP(sgd, NoOnnx("Momentum"), NonDiff, "A step of stochastic gradient descent.",
+TAPIR_OP(sgd, NonDiff, "A step of stochastic gradient descent.",
          TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.SGD, x[0], x[1], lr=0.1)",
                          stepped<optim::SGD>(x[0], x[1], optim::SGDOptions{.lr = 0.1})),
          TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "stepped(torch.optim.SGD, x[0], x[1], lr=0.1, momentum=0.9, nesterov=True)",

@@ -202,11 +202,7 @@ def formula_text(text):
 
 
 def onnx_text(row):
-    if "onnx" in row:
-        return f"<code>{html.escape(row['onnx'])}</code>" + (f" ({html.escape(row['onnx_parts'])})" if "onnx_parts" in row else "")
-    if row["onnx_parts"] == "custom":
-        return "No operator of its own: it is written as several (custom)."
-    return f"No operator of its own: <code>{html.escape(row['onnx_parts'])}</code>"
+    return f"<code>{html.escape(', '.join(row['onnx']))}</code>" if "onnx" in row else "No operator: it is the operand, a constant, or nothing a model has."
 
 
 def row_html(row):
@@ -216,7 +212,8 @@ def row_html(row):
     if formula:
         facts.append(("Dtypes", html.escape(TYPES[formula["types"]])))
         facts.append(("Formula", f'<code class="formula">{linked(html.escape(formula_text(formula["forward"])))}</code>'))
-    facts.append(("ONNX", f'<span class="onnx">{onnx_text(row)}</span>'))
+    if has_onnx:
+        facts.append(("ONNX", f'<span class="onnx">{onnx_text(row)}</span>'))
     if formula and formula["backward"] and row["rule"] == "rule":
         names = ["x"] if len(formula["backward"]) == 1 else ["a", "b", "c"]
         gradients = [
@@ -401,7 +398,7 @@ def write_list():
         if ops:
             body.append(f'<h2><a href="{header_address(header)}">{header}</a></h2><table>')
             for name, address, summary, _, row in sorted(ops):
-                onnx = onnx_text(row) if row else ""
+                onnx = onnx_text(row) if row and has_onnx else ""
                 body.append(f'<tr><td><a href="{address}">{name}</a></td><td>{html.escape(summary)}</td><td>{onnx}</td></tr>')
             body.append("</table>")
     write("all-ops.html", "All ops", "\n".join(body))
@@ -409,8 +406,9 @@ def write_list():
 
 # --- All of it --------------------------------------------------------------------------------------------------------
 
-rows_text = subprocess.run([list_ops], check=True, capture_output=True, text=True).stdout
+rows_text = subprocess.run([list_ops, f"{out}/op.onnx"], check=True, capture_output=True, text=True).stdout
 rows = json.loads(rows_text)
+has_onnx = any("onnx" in row for row in rows)  # not where the build has none
 listed = []
 shutil.rmtree(site, ignore_errors=True)
 os.makedirs(site)

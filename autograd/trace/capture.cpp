@@ -69,7 +69,7 @@ constexpr int kMostFailures = 2;
 // Whether all that the step reads and makes is on the device, and it does the same each time.
 bool Plan::can_capture(const Frame& frame, std::size_t step, Device device) const {
     const Graph::Node& node = *steps_[step].node;
-    const OpForm& form = node.attributes().form();
+    const OpForm& form = node.form();
     const bool is_fused = is_fused_form(form);
     if (form.is_random || node.attributes().is_random() || (!is_fused && node.attributes().has_graph())) return false;
     if (form.data_sized && form.data_sized(frame.calls[step].call.attrs) != 0) return false;

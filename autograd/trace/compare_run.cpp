@@ -57,7 +57,7 @@ class RunComparison {
         }
         return calls;
     }
-    static bool gives_operand(const Graph::Node& node) { return node.is(clone_form) || is_gradient_stop(node.attributes().form()); }
+    static bool gives_operand(const Graph::Node& node) { return node.is(clone_form) || is_gradient_stop(node.form()); }
     static const Graph::Value& source_of(const Graph::Value* value) {
         while (value->maker && gives_operand(*value->maker)) value = value->maker->inputs[0];
         return *value;
@@ -117,7 +117,7 @@ class RunComparison {
                 if (!*part || !other || !*other) continue;
                 std::string how = RunComparison(**part, **other, sizes_, loc_).difference();
                 if (!how.empty()) return how;
-            } else if (!has_ones_ && !is_same(mine[a].second, its[a].second, x.attributes().form().is_view)) {
+            } else if (!has_ones_ && !is_same(mine[a].second, its[a].second, x.form().is_view)) {
                 return fmt::format("its {} is {} in the graph, {} in the program", mine[a].first, to_string(mine[a].second),
                                    to_string(its[a].second));
             }

@@ -218,7 +218,7 @@ std::optional<std::vector<ValueType>> results_of(const TypeCall& t, const detail
 
 // What both branches give; the size of one is unknown where those differ.
 ResultTypes types_of_cond(const TypeCall& t) {
-    types::need<ValueError>(types::may_be(types::product(t[0].shape), 1), "the condition needs one element");
+    types::need<ValueError>(may_equal(types::product(t[0].shape), 1), "the condition needs one element");
     const std::vector<detail::NodePart> parts = detail::parts_of(t.attributes);
     const auto taken = results_of(t, parts[0]), other = results_of(t, parts[1]);
     if (!taken || !other || taken->size() != other->size()) return types::unstated();
@@ -238,7 +238,7 @@ ResultTypes types_of_cond(const TypeCall& t) {
 // Nothing changes but numbers from step to step.
 void check_carried(const TypeCall& t, const std::optional<std::vector<ValueType>>& next, std::size_t carries) {
     for (std::size_t k = 0; next && k < carries && k < next->size(); ++k) {
-        types::need(types::may_be((*next)[k].shape, t[static_cast<int>(k)].shape), "what is carried changes its shape");
+        types::need(may_equal((*next)[k].shape, t[static_cast<int>(k)].shape), "what is carried changes its shape");
     }
 }
 
@@ -273,16 +273,16 @@ ResultTypes types_of(const TypeCall& t, const ScanAttrs& a) {
 
 }  // namespace
 
-TAPIR_FORM(cond, CondAttrs, types_of_cond(t), run(x, a, results), f("then_branch", a.then_branch)("else_branch", a.else_branch));
+TAPIR_FORM(cond, Operands::from(1), CondAttrs, types_of_cond(t), run(x, a, results), f("then_branch", a.then_branch)("else_branch", a.else_branch));
 // The steps that are kept: as many as there were.
 static std::uint64_t data_sized(const WhileAttrs& a) {
     const std::size_t carries = a.body ? a.body->outputs().size() : 0;
     return a.keep_steps && carries < 32 ? ((std::uint64_t{1} << carries) - 1) << carries : 0;
 }
 
-TAPIR_DATA_SIZED_FORM(while_loop, WhileAttrs, types_of(t, a), data_sized(a), run(x, a, results),
+TAPIR_DATA_SIZED_FORM(while_loop, Operands::from(0), WhileAttrs, types_of(t, a), data_sized(a), run(x, a, results),
                       f("condition", a.condition)("body", a.body)("keep_steps", a.keep_steps));
-TAPIR_FORM(scan, ScanAttrs, types_of(t, a), run(x, a, results),
+TAPIR_FORM(scan, Operands::from(0), ScanAttrs, types_of(t, a), run(x, a, results),
            f("body", a.body)("carries", a.carries)("xs", a.xs)("reverse", a.reverse)("keep_steps", a.keep_steps));
 
 }  // namespace tapir

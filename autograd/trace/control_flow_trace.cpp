@@ -30,9 +30,9 @@ using Part = Tracer::Part;
 void cond_rule(Backward& b);
 void while_rule(Backward& b);
 void scan_rule(Backward& b);
-constexpr OpInfo cond_info{"cond", "If", cond_rule, "One of two branches."};
-constexpr OpInfo while_info{"while_loop", "Loop", while_rule, "A loop for as long as a condition holds."};
-constexpr OpInfo scan_info{"scan", "Scan", scan_rule, "A loop over slices."};
+constexpr OpInfo cond_info{"cond", cond_rule, "One of two branches."};
+constexpr OpInfo while_info{"while_loop", while_rule, "A loop for as long as a condition holds."};
+constexpr OpInfo scan_info{"scan", scan_rule, "A loop over slices."};
 
 template <class Attrs>
 struct PartsRecord : RecordObject {

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <set>
 
+#include "tapir/autograd/result_types.h"
 #include "tapir/autograd/trace/control_flow_impl.h"
-#include "tapir/autograd/trace/graph/infer_impl.h"
 #include "tapir/autograd/trace/graph/names_impl.h"
 #include "tapir/autograd/trace/join_graphs_impl.h"
 #include "tapir/autograd/trace/run/runner_impl.h"
@@ -161,30 +161,23 @@ void leave_none_to_ops(std::vector<Graph>& graphs, const Values& given) {
     }
 }
 
-// The shapes of what it gives, where they follow from the shapes of its operands. `next`: of names.
-void infer_again(Graph::Node& node, int& next, const Loc& loc) {
-    const auto unknown = [&next] { return SymInt::dim(fmt::format("unknown_of_data_{}", next++)); };
-    std::set<std::string> names;
-    for (const Graph::Value* input : node.inputs) {
-        for (const SymInt& size : input->shape) {
-            for (std::string& name : size.dims()) names.insert(std::move(name));
-        }
-    }
-    constexpr std::size_t most = 6;
+// The shapes of what it gives, where they follow from the shapes of its operands. `next`: of names, which begin with `prefix`.
+void infer_again(Graph::Node& node, std::string_view prefix, int& next, const Loc& loc) {
+    const auto unknown = [&] { return SymInt::dim(fmt::format("{}_{}", prefix, next++)); };
+    std::vector<ValueType> operands;
+    for (const Graph::Value* input : node.inputs) operands.push_back({input->dtype, input->device, input->shape});
+    ResultTypes stated;
     try {
-        std::vector<Inferred> made;
-        if (names.size() <= most) made = infer_results(node.attributes(), node.inputs, loc);
-        for (std::size_t k = 0; k < std::min(made.size(), node.results.size()); ++k) {
-            node.results[k]->shape = made[k].shape;
-            for (SymInt& size : node.results[k]->shape) size = size == SymInt::dim("unknown") ? unknown() : size;
-        }
-        if (!made.empty()) return;
+        stated = result_types(node.attributes(), operands, loc);
     } catch (const OutOfMemory&) {
         throw;
-    } catch (const Error&) {  // it does not take zeros, or no other sizes
+    } catch (const Error&) {  // it does not take such sizes
     }
-    for (Graph::Value* result : node.results) {
-        for (SymInt& size : result->shape) size = unknown();
+    for (std::size_t k = 0; k < node.results.size(); ++k) {
+        if (k < stated.size()) node.results[k]->shape = stated[k].shape;
+        for (SymInt& size : node.results[k]->shape) {
+            if (k >= stated.size() || size == types::unknown()) size = unknown();
+        }
     }
 }
 
@@ -210,9 +203,8 @@ void follow_data_sizes(Graph& graph, const Values& given, int& next, const Loc& 
         for (std::size_t k = 0; k < node->results.size() && k < 64; ++k) {
             if (own >> k & 1) node->results[k]->shape[0] = SymInt::dim(fmt::format("{}_{}", node->op(), next++));
         }
-        const int clipped = clipped_dim(node->attributes(), node->inputs);
-        if (own == 0) infer_again(*node, next, loc);
-        if (clipped >= 0) node->results[0]->shape[static_cast<std::size_t>(clipped)] = SymInt::dim(fmt::format("{}_{}", node->op(), next++));
+        const bool is_clipped = clipped_dim(node->attributes(), node->inputs) >= 0;
+        if (own == 0) infer_again(*node, is_clipped ? node->op() : "unknown_of_data", next, loc);
     }
 }
 

@@ -267,7 +267,7 @@ bool Tracer::has_gradient(const Graph::Value* value) {
         open.pop_back();
         if (!known.insert(next).second || !is_floating(next->dtype)) continue;
         if (!next->maker && (next->kind == Graph::Kind::input || next->kind == Graph::Kind::parameter)) return true;
-        if (next->maker && &next->maker->attributes().form() != &form_of(GradientStop::detached)) {
+        if (next->maker && &next->maker->form() != &form_of(GradientStop::detached)) {
             open.insert(open.end(), next->maker->inputs.begin(), next->maker->inputs.end());
         }
     }

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
 #include "tapir/autograd/tape.h"
 #include "tapir/autograd/watch/listing_impl.h"
 #include "tapir/autograd/watch/watch_impl.h"
@@ -69,13 +70,11 @@ class UseWatcher : public OpWatcher {
  private:
     // Whether the value is x, or is made of x by views, copies and conversions alone: what uses it uses x.
     bool is_x(const Log& log, std::uint32_t value) const {
-        constexpr std::string_view kSame[] = {"transpose", "permute", "reshape", "expand",   "select",    "slice",
-                                              "diagonal",  "part",    "pieces",  "to_dtype", "to_device", "clone"};
         while (value != value_) {
             if (value == kNoValue) return false;
             const Record& record = *log.records[log.maker_of(value)];
-            const bool is_same = std::find(std::begin(kSame), std::end(kSame), record.op->name) != std::end(kSame);
-            if (record.input_count == 0 || !is_same) return false;
+            const OpForm* form = find_form(record.op->name);
+            if (record.input_count == 0 || !form || !form->moves_elements()) return false;
             value = record.inputs()[0];
         }
         return true;

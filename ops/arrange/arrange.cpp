@@ -48,23 +48,22 @@ void pad_rule(Backward& b);
 
 }  // namespace
 
-TAPIR_OP(tril, "Trilu", tril_rule, "The lower triangle of matrices, 0 above it.", TAPIR_SAMPLE("f(3,4)", tril(x[0])),
-         TAPIR_SAMPLE("f(4,3)", tril(x[0], 1)), TAPIR_SAMPLE("f(2,4,4)", tril(x[0], -1)), TAPIR_SAMPLE("f(3,4)", tril(x[0], -9)),
-         TAPIR_SAMPLE("f(3,4)", tril(x[0], 9)));
-TAPIR_OP(triu, "Trilu", triu_rule, "The upper triangle of matrices, 0 below it.", TAPIR_SAMPLE("f(3,4)", triu(x[0])),
-         TAPIR_SAMPLE("f(4,3)", triu(x[0], 1)), TAPIR_SAMPLE("f(2,2,4,4)", triu(x[0], -1)), TAPIR_SAMPLE("f(3,4)", triu(x[0], 9)));
-TAPIR_OP(flip, NoOnnx("Slice(step -1)"), flip_rule, "Dimensions in reverse order.", TAPIR_SAMPLE("f(5)", flip(x[0], {0})),
-         TAPIR_SAMPLE("f(3,4)", flip(x[0], {0, 1})), TAPIR_SAMPLE("f(2,3,4)", flip(x[0], {-1, 0})), TAPIR_SAMPLE("f(2,3)", flip(x[0], {1})));
-TAPIR_OP(roll, NoOnnx("Slice, Concat"), roll_rule, "Elements moved along dimensions, around the end.", TAPIR_SAMPLE("f(5)", roll(x[0], {2}, {0})),
+TAPIR_OP(tril, tril_rule, "The lower triangle of matrices, 0 above it.", TAPIR_SAMPLE("f(3,4)", tril(x[0])), TAPIR_SAMPLE("f(4,3)", tril(x[0], 1)),
+         TAPIR_SAMPLE("f(2,4,4)", tril(x[0], -1)), TAPIR_SAMPLE("f(3,4)", tril(x[0], -9)), TAPIR_SAMPLE("f(3,4)", tril(x[0], 9)));
+TAPIR_OP(triu, triu_rule, "The upper triangle of matrices, 0 below it.", TAPIR_SAMPLE("f(3,4)", triu(x[0])), TAPIR_SAMPLE("f(4,3)", triu(x[0], 1)),
+         TAPIR_SAMPLE("f(2,2,4,4)", triu(x[0], -1)), TAPIR_SAMPLE("f(3,4)", triu(x[0], 9)));
+TAPIR_OP(flip, flip_rule, "Dimensions in reverse order.", TAPIR_SAMPLE("f(5)", flip(x[0], {0})), TAPIR_SAMPLE("f(3,4)", flip(x[0], {0, 1})),
+         TAPIR_SAMPLE("f(2,3,4)", flip(x[0], {-1, 0})), TAPIR_SAMPLE("f(2,3)", flip(x[0], {1})));
+TAPIR_OP(roll, roll_rule, "Elements moved along dimensions, around the end.", TAPIR_SAMPLE("f(5)", roll(x[0], {2}, {0})),
          TAPIR_SAMPLE("f(3,4)", roll(x[0], {1, -1}, {0, 1})), TAPIR_SAMPLE("f(3,4)", roll(x[0], {5})),
          TAPIR_SAMPLE("f(2,3,4)", roll(x[0], {-7}, {-1})), TAPIR_SAMPLE("f(3,4)", roll(x[0], {0}, {1})));
-TAPIR_OP(repeat, "Tile", repeat_rule, "Copies side by side.", TAPIR_SAMPLE_AS("f(3)", "x[0].repeat(2)", repeat(x[0], {2})),
+TAPIR_OP(repeat, repeat_rule, "Copies side by side.", TAPIR_SAMPLE_AS("f(3)", "x[0].repeat(2)", repeat(x[0], {2})),
          TAPIR_SAMPLE_AS("f(3,2)", "x[0].repeat(2, 3)", repeat(x[0], {2, 3})),
          TAPIR_SAMPLE_AS("f(3)", "x[0].repeat(2, 1, 2)", repeat(x[0], {2, 1, 2})),
          TAPIR_SAMPLE_AS("f(2,1,3)", "x[0].repeat(1, 4, 1)", repeat(x[0], {1, 4, 1})), TAPIR_SAMPLE_AS("f()", "x[0].repeat(3)", repeat(x[0], {3})),
          TAPIR_SAMPLE_AS("f(2,2,2,2,2)", "x[0].repeat(2, 2, 2, 2, 2)", repeat(x[0], {2, 2, 2, 2, 2})),
          TAPIR_SAMPLE_AS("f(3,2)", "x[0].repeat(0, 2)", repeat(x[0], {0, 2})));
-TAPIR_OP(pad, "Pad", pad_rule, "A constant put around a tensor.", TAPIR_SAMPLE("f(3)", pad(x[0], {1, 2})),
+TAPIR_OP(pad, pad_rule, "A constant put around a tensor.", TAPIR_SAMPLE("f(3)", pad(x[0], {1, 2})),
          TAPIR_SAMPLE_AS("f(2,3)", "pad(x[0], (1, 0, 2, 1), value=0.5)", pad(x[0], {1, 0, 2, 1}, 0.5)),
          TAPIR_SAMPLE("f(2,3,4)", pad(x[0], {0, 0, 1, 1})), TAPIR_SAMPLE("f(3,5)", pad(x[0], {-1, 2})),
          TAPIR_SAMPLE("f(4,5)", pad(x[0], {-1, -2, 1, -1})), TAPIR_SAMPLE("f(2,3)", pad(x[0], {0, 0})),
@@ -535,11 +534,11 @@ ValueType padded(ValueType x, const std::vector<SymInt>& widths) {
 
 }  // namespace
 
-TAPIR_FORM(tril, int64_t, same(ranked(t[0], 2)), tril(x[0], a), f("diagonal", a));
-TAPIR_FORM(triu, int64_t, same(ranked(t[0], 2)), triu(x[0], a), f("diagonal", a));
-TAPIR_FORM(flip, Dims, same(along(t[0], a)), flip(x[0], a), f("dims", a));
-TAPIR_FORM(roll, RollCall, rolled(t[0], a), roll(x[0], a.shifts, a.dims), f("shifts", a.shifts)("dims", a.dims));
-TAPIR_FORM(repeat, Shape, repeated(t[0], t.sizes("repeats")), repeat(x[0], a), f("repeats", a));
-TAPIR_FORM(pad, PadCall, padded(t[0], t.sizes("pad")), pad_again(x[0], a), f("pad", a.widths)("value", a.value));
+TAPIR_FORM(tril, 1, int64_t, same(ranked(t[0], 2)), tril(x[0], a), f("diagonal", a));
+TAPIR_FORM(triu, 1, int64_t, same(ranked(t[0], 2)), triu(x[0], a), f("diagonal", a));
+TAPIR_FORM(flip, Operands(1).moved(), Dims, same(along(t[0], a)), flip(x[0], a), f("dims", a));
+TAPIR_FORM(roll, Operands(1).moved(), RollCall, rolled(t[0], a), roll(x[0], a.shifts, a.dims), f("shifts", a.shifts)("dims", a.dims));
+TAPIR_FORM(repeat, Operands(1).moved(), Shape, repeated(t[0], t.sizes("repeats")), repeat(x[0], a), f("repeats", a));
+TAPIR_FORM(pad, 1, PadCall, padded(t[0], t.sizes("pad")), pad_again(x[0], a), f("pad", a.widths)("value", a.value));
 
 }  // namespace tapir

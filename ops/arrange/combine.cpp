@@ -31,51 +31,47 @@ namespace {
 Tensor repeated_indices(const Tensor& repeats, const Loc& loc);
 }  // namespace
 
-TAPIR_OP(tile, "Tile", Composed, "Copies side by side.", TAPIR_SAMPLE("f(2,3)", tile(x[0], {2})), TAPIR_SAMPLE("f(3)", tile(x[0], {2, 1, 2})));
-TAPIR_OP(repeated_indices, NoOnnx("CumSum, Less, ReduceSum"), NonDiff, "Each position as often as a number says: repeat_interleave(repeats).",
+TAPIR_OP(tile, Composed, "Copies side by side.", TAPIR_SAMPLE("f(2,3)", tile(x[0], {2})), TAPIR_SAMPLE("f(3)", tile(x[0], {2, 1, 2})));
+TAPIR_OP(repeated_indices, NonDiff, "Each position as often as a number says: repeat_interleave(repeats).",
          TAPIR_SAMPLE_AS("i(5)<4", "repeat_interleave(x[0])", repeated_indices(x[0], Loc::current())));
-TAPIR_OP(repeat_interleave, NoOnnx("Expand, Reshape; Gather"), Composed, "Each element several times.",
-         TAPIR_SAMPLE("f(2,3)", repeat_interleave(x[0], 2)), TAPIR_SAMPLE("f(2,3)", repeat_interleave(x[0], 3, 1)),
-         TAPIR_SAMPLE("f(3,2) i(3)<4", repeat_interleave(x[0], x[1], 0)), TAPIR_SAMPLE("f(4) i(4)<3", repeat_interleave(x[0], x[1])));
-TAPIR_OP(rot90, NoOnnx("Slice, Transpose"), Composed, "Turned by 90 degrees.", TAPIR_SAMPLE("f(2,3)", rot90(x[0])),
-         TAPIR_SAMPLE("f(2,3,2)", rot90(x[0], 2, {1, 2})), TAPIR_SAMPLE("f(2,3)", rot90(x[0], -1)), TAPIR_SAMPLE("f(2,3)", fliplr(x[0])),
-         TAPIR_SAMPLE("f(2,3)", flipud(x[0])));
-TAPIR_OP(movedim, "Transpose", Composed, "Dimensions at other places.", TAPIR_SAMPLE("f(2,3,4)", movedim(x[0], {0}, {2})),
+TAPIR_OP(repeat_interleave, Composed, "Each element several times.", TAPIR_SAMPLE("f(2,3)", repeat_interleave(x[0], 2)),
+         TAPIR_SAMPLE("f(2,3)", repeat_interleave(x[0], 3, 1)), TAPIR_SAMPLE("f(3,2) i(3)<4", repeat_interleave(x[0], x[1], 0)),
+         TAPIR_SAMPLE("f(4) i(4)<3", repeat_interleave(x[0], x[1])));
+TAPIR_OP(rot90, Composed, "Turned by 90 degrees.", TAPIR_SAMPLE("f(2,3)", rot90(x[0])), TAPIR_SAMPLE("f(2,3,2)", rot90(x[0], 2, {1, 2})),
+         TAPIR_SAMPLE("f(2,3)", rot90(x[0], -1)), TAPIR_SAMPLE("f(2,3)", fliplr(x[0])), TAPIR_SAMPLE("f(2,3)", flipud(x[0])));
+TAPIR_OP(movedim, Composed, "Dimensions at other places.", TAPIR_SAMPLE("f(2,3,4)", movedim(x[0], {0}, {2})),
          TAPIR_SAMPLE("f(2,3,4)", movedim(x[0], {2, 0}, {0, 1})));
-TAPIR_OP(diag, NoOnnx("Where"), Composed, "A vector as a diagonal, or a matrix's diagonal.", TAPIR_SAMPLE("f(3)", diag(x[0])),
-         TAPIR_SAMPLE("f(3)", diag(x[0], -1)), TAPIR_SAMPLE("f(3,4)", diag(x[0], 1)), TAPIR_SAMPLE("f(2,3)", diag_embed(x[0], 1)));
-TAPIR_OP(meshgrid, NoOnnx("Expand"), Composed, "Coordinates of a grid.",
-         TAPIR_SAMPLE_AS("f(3) f(2)", "meshgrid(x[0], x[1], indexing='ij')", meshgrid({x[0], x[1]})),
+TAPIR_OP(diag, Composed, "A vector as a diagonal, or a matrix's diagonal.", TAPIR_SAMPLE("f(3)", diag(x[0])), TAPIR_SAMPLE("f(3)", diag(x[0], -1)),
+         TAPIR_SAMPLE("f(3,4)", diag(x[0], 1)), TAPIR_SAMPLE("f(2,3)", diag_embed(x[0], 1)));
+TAPIR_OP(meshgrid, Composed, "Coordinates of a grid.", TAPIR_SAMPLE_AS("f(3) f(2)", "meshgrid(x[0], x[1], indexing='ij')", meshgrid({x[0], x[1]})),
          TAPIR_SAMPLE_AS("f(3) f(2)", "meshgrid(x[0], x[1], indexing='xy')", meshgrid({x[0], x[1]}, "xy")),
          TAPIR_SAMPLE_AS("f(3) f(2) f(2)", "cartesian_prod(x[0], x[1], x[2])", cartesian_prod({x[0], x[1], x[2]})));
-TAPIR_OP(vstack, "Concat", Composed, "Tensors one below the other.", TAPIR_SAMPLE_AS("f(3) f(2,3)", "vstack((x[0], x[1]))", vstack({x[0], x[1]})),
+TAPIR_OP(vstack, Composed, "Tensors one below the other.", TAPIR_SAMPLE_AS("f(3) f(2,3)", "vstack((x[0], x[1]))", vstack({x[0], x[1]})),
          TAPIR_SAMPLE_AS("f() f()", "vstack((x[0], x[1]))", vstack({x[0], x[1]})));
-TAPIR_OP(hstack, "Concat", Composed, "Tensors side by side.", TAPIR_SAMPLE_AS("f(3) f(2)", "hstack((x[0], x[1]))", hstack({x[0], x[1]})),
+TAPIR_OP(hstack, Composed, "Tensors side by side.", TAPIR_SAMPLE_AS("f(3) f(2)", "hstack((x[0], x[1]))", hstack({x[0], x[1]})),
          TAPIR_SAMPLE_AS("f(2,3) f(2,1)", "hstack((x[0], x[1]))", hstack({x[0], x[1]})),
          TAPIR_SAMPLE_AS("f() f(2)", "hstack((x[0], x[1]))", hstack({x[0], x[1]})));
-TAPIR_OP(dstack, "Concat", Composed, "Tensors one behind the other.", TAPIR_SAMPLE_AS("f(3) f(3)", "dstack((x[0], x[1]))", dstack({x[0], x[1]})),
+TAPIR_OP(dstack, Composed, "Tensors one behind the other.", TAPIR_SAMPLE_AS("f(3) f(3)", "dstack((x[0], x[1]))", dstack({x[0], x[1]})),
          TAPIR_SAMPLE_AS("f(2,3) f(2,3,2)", "dstack((x[0], x[1]))", dstack({x[0], x[1]})));
-TAPIR_OP(diff, NoOnnx("Slice, Sub"), Composed, "Differences of neighbours.", TAPIR_SAMPLE("f(3,5)", diff(x[0])),
-         TAPIR_SAMPLE("f(4,2)", diff(x[0], 2, 0)));
-TAPIR_OP(cross, NoOnnx("Mul, Sub"), Composed, "The cross product.", TAPIR_SAMPLE_AS("f(2,3) f(2,3)", "linalg.cross(x[0], x[1])", cross(x[0], x[1])),
+TAPIR_OP(diff, Composed, "Differences of neighbours.", TAPIR_SAMPLE("f(3,5)", diff(x[0])), TAPIR_SAMPLE("f(4,2)", diff(x[0], 2, 0)));
+TAPIR_OP(cross, Composed, "The cross product.", TAPIR_SAMPLE_AS("f(2,3) f(2,3)", "linalg.cross(x[0], x[1])", cross(x[0], x[1])),
          TAPIR_SAMPLE_AS("f(3,2) f(3,1)", "linalg.cross(x[0], x[1], dim=0)", cross(x[0], x[1], 0)));
-TAPIR_OP(trace, NoOnnx("Einsum"), Composed, "The sum of the diagonal.", TAPIR_SAMPLE("f(3,4)", trace(x[0])));
-TAPIR_OP(kron, NoOnnx("Mul, Reshape"), Composed, "The Kronecker product.", TAPIR_SAMPLE("f(2,3) f(2,2)", kron(x[0], x[1])),
-         TAPIR_SAMPLE("f(2) f(3,2)", kron(x[0], x[1])));
-TAPIR_OP(vander, NoOnnx("Pow"), Composed, "Powers as columns.", TAPIR_SAMPLE("f(3)", vander(x[0])),
+TAPIR_OP(trace, Composed, "The sum of the diagonal.", TAPIR_SAMPLE("f(3,4)", trace(x[0])));
+TAPIR_OP(kron, Composed, "The Kronecker product.", TAPIR_SAMPLE("f(2,3) f(2,2)", kron(x[0], x[1])), TAPIR_SAMPLE("f(2) f(3,2)", kron(x[0], x[1])));
+TAPIR_OP(vander, Composed, "Powers as columns.", TAPIR_SAMPLE("f(3)", vander(x[0])),
          TAPIR_SAMPLE_AS("f(3)", "vander(x[0], 4, True)", vander(x[0], 4, true)));
 
-TAPIR_OP(diagflat, NoOnnx("Where"), Composed, "A flattened tensor as a diagonal.", TAPIR_SAMPLE("f(2,2)", diagflat(x[0], 1)));
-TAPIR_OP(block_diag, NoOnnx("Pad, Concat"), Composed, "Matrices along a diagonal.",
+TAPIR_OP(diagflat, Composed, "A flattened tensor as a diagonal.", TAPIR_SAMPLE("f(2,2)", diagflat(x[0], 1)));
+TAPIR_OP(block_diag, Composed, "Matrices along a diagonal.",
          TAPIR_SAMPLE_AS("f(2,3) f(2) f(1,1)", "block_diag(x[0], x[1], x[2])", block_diag({x[0], x[1], x[2]})));
-TAPIR_OP(column_stack, "Concat", Composed, "Side by side.",
+TAPIR_OP(column_stack, Composed, "Side by side.",
          TAPIR_SAMPLE_AS("f(2,3) f(2) f(2,1)", "column_stack((x[0], x[1], x[2]))", column_stack({x[0], x[1], x[2]})));
-TAPIR_OP(take_along_dim, "GatherElements", Composed, "gather with broadcasting.", TAPIR_SAMPLE("f(3,4) i(3,2)<4", take_along_dim(x[0], x[1], 1)),
+TAPIR_OP(take_along_dim, Composed, "gather with broadcasting.", TAPIR_SAMPLE("f(3,4) i(3,2)<4", take_along_dim(x[0], x[1], 1)),
          TAPIR_SAMPLE("f(3,4) i(1,4)<3", take_along_dim(x[0], x[1], 0)), TAPIR_SAMPLE("f(3,4) i(5)<12", take_along_dim(x[0], x[1])));
-TAPIR_OP(index_copy, "ScatterElements", Composed, "Slices put in places of a copy.",
+TAPIR_OP(index_copy, Composed, "Slices put in places of a copy.",
          TAPIR_SAMPLE_AS("f(4,2) f(2,2)", "index_copy(x[0], 0, torch.tensor([3, 1]), x[1])",
                          index_copy(x[0], 0, tensor({3, 1}, {int64, x[0].device()}), x[1])));
-TAPIR_OP(masked_scatter, NoOnnx("Where, CumSum, Gather"), Composed, "Elements put where a mask holds.",
+TAPIR_OP(masked_scatter, Composed, "Elements put where a mask holds.",
          TAPIR_SAMPLE_AS("f(3,4) f(13)", "masked_scatter(x[0], x[0].detach() > 0, x[1])", masked_scatter(x[0], x[0].detach() > 0, x[1])));
 
 using std::int64_t;
@@ -536,7 +532,7 @@ Tensor Tensor::trace(Loc loc) const { return tapir::trace(In(*this, loc)); }
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_DATA_SIZED_FORM(repeated_indices, detail::NoAttrs, shaped(ranked(t[0], 1, 1), {unknown()}, DType::int64), 1,
+TAPIR_DATA_SIZED_FORM(repeated_indices, 1, detail::NoAttrs, shaped(ranked(t[0], 1, 1), {unknown()}, DType::int64), 1,
                       repeated_indices(x[0], Loc::current()), static_cast<void>(f));
 
 }  // namespace tapir

@@ -26,24 +26,23 @@
 
 namespace tapir {
 
-TAPIR_OP(bincount, NoOnnx("ScatterElements(add)"), NonDiff, "How often each whole number occurs.", TAPIR_SAMPLE("i(12)<5", bincount(x[0])),
+TAPIR_OP(bincount, NonDiff, "How often each whole number occurs.", TAPIR_SAMPLE("i(12)<5", bincount(x[0])),
          TAPIR_SAMPLE_AS("i(7)<4", "bincount(x[0], minlength=6)", bincount(x[0], {}, 6)), TAPIR_SAMPLE("i(7)<4 f(7)", bincount(x[0], x[1])));
-TAPIR_OP(histc, NoOnnx("ScatterElements(add)"), NonDiff, "How many elements lie in each of equal parts of a range.",
-         TAPIR_SAMPLE("f(20)", histc(x[0], 5, -1, 1)), TAPIR_SAMPLE("d(3,4)", histc(x[0], 4)));
-TAPIR_OP(histogram, NoOnnx("Less, ReduceSum, ScatterElements(add)"), NonDiff, "How many elements lie in each of several bins.",
-         TAPIR_SAMPLE_AS("f(20)", "histogram(x[0], 4)", histogram(x[0], 4)),
+TAPIR_OP(histc, NonDiff, "How many elements lie in each of equal parts of a range.", TAPIR_SAMPLE("f(20)", histc(x[0], 5, -1, 1)),
+         TAPIR_SAMPLE("d(3,4)", histc(x[0], 4)));
+TAPIR_OP(histogram, NonDiff, "How many elements lie in each of several bins.", TAPIR_SAMPLE_AS("f(20)", "histogram(x[0], 4)", histogram(x[0], 4)),
          TAPIR_SAMPLE_AS("d(3,4)", "histogram(x[0], 3, range=(-0.25, 0.4))", histogram(x[0], 3, {.range = {{-0.25, 0.4}}})),
          TAPIR_SAMPLE_AS("f(12) u(12)", "histogram(x[0], 3, range=(-1, 2), weight=x[1], density=True)",
                          histogram(x[0], 3, {.range = {{-1.0, 2.0}}, .weight = x[1], .density = true})),
          TAPIR_SAMPLE_AS("f(20) d(4)", "histogram(x[0], sort(x[1])[0])", histogram(x[0], sort(x[1]).values)),
          TAPIR_SAMPLE_AS("f(2,6) d(5) f(2,6)", "histogram(x[0], sort(x[1])[0], weight=x[2])", histogram(x[0], sort(x[1]).values, {.weight = x[2]})));
-TAPIR_OP(count_nonzero, NoOnnx("Not, ReduceSum"), NonDiff, "How many elements are not 0.", TAPIR_SAMPLE("i(3,4)<3", count_nonzero(x[0])),
+TAPIR_OP(count_nonzero, NonDiff, "How many elements are not 0.", TAPIR_SAMPLE("i(3,4)<3", count_nonzero(x[0])),
          TAPIR_SAMPLE("i(3,4)<3", count_nonzero(x[0], {1})));
-TAPIR_OP(searchsorted, NoOnnx("Less, ReduceSum"), NonDiff, "Places of values in a sorted sequence.",
+TAPIR_OP(searchsorted, NonDiff, "Places of values in a sorted sequence.",
          TAPIR_SAMPLE_AS("i(9)<6 i(2,4)<7", "searchsorted(sort(x[0])[0], x[1])", searchsorted(sort(x[0]).values, x[1])),
          TAPIR_SAMPLE_AS("f(2,5) f(2,3)", "searchsorted(sort(x[0])[0], x[1], right=True)", searchsorted(sort(x[0]).values, x[1], true)),
          TAPIR_SAMPLE_AS("i(3,4)<6 i(5)<6", "bucketize(x[0], sort(x[1])[0], right=True)", bucketize(x[0], sort(x[1]).values, true)));
-TAPIR_OP(isin, NoOnnx("Equal, ReduceMax"), NonDiff, "Which elements are among others.", TAPIR_SAMPLE("i(3,4)<9 i(4)<9", isin(x[0], x[1])),
+TAPIR_OP(isin, NonDiff, "Which elements are among others.", TAPIR_SAMPLE("i(3,4)<9 i(4)<9", isin(x[0], x[1])),
          TAPIR_SAMPLE_AS("i(5)<5 i(2,2)<5", "isin(x[0], x[1], invert=True)", isin(x[0], x[1], true)));
 
 using std::int64_t;
@@ -390,7 +389,7 @@ ValueType types_of_bincount(const TypeCall& t) {
 ResultTypes types_of_histogram(const TypeCall& t, const HistogramCall& a) {
     const ValueType& x = t[0];
     const int before_weight = a.has_edges ? 2 : 1;
-    if (t.count > before_weight) types::need(types::may_be(t[before_weight].shape, x.shape), "needs a weight for each element");
+    if (t.count > before_weight) types::need(may_equal(t[before_weight].shape, x.shape), "needs a weight for each element");
     const SymInt edges = a.has_edges ? types::size_of(types::ranked(t[1], 1, 1), 0) : t.size("bins") + SymInt(1);
     return {types::shaped(x, {edges + SymInt(-1)}), types::shaped(x, {edges})};
 }
@@ -399,19 +398,20 @@ ResultTypes types_of_histogram(const TypeCall& t, const HistogramCall& a) {
 ValueType types_of_searchsorted(const TypeCall& t) {
     const ValueType &sequence = types::ranked(t[0], 1), &values = t[1];
     const bool is_one = sequence.rank() == 1;
-    types::need(is_one || (sequence.rank() == values.rank() && types::may_be(types::leading(sequence, 1), types::leading(values, 1))),
+    types::need(is_one || (sequence.rank() == values.rank() && may_equal(types::leading(sequence, 1), types::leading(values, 1))),
                 "the sequence does not fit the values");
     return types::same(values, DType::int64);
 }
 
 }  // namespace
 
-TAPIR_DATA_SIZED_FORM(bincount, int64_t, types_of_bincount(t), 1, bincount(x[0], x.count > 1 ? x[1] : Tensor(), a), f("minlength", a));
-TAPIR_FORM(histc, HistcCall, shaped(t[0], {t.size("bins")}), histc(x[0], a.bins, a.min, a.max), f("bins", a.bins)("min", a.min)("max", a.max));
-TAPIR_FORM(histogram, HistogramCall, types_of_histogram(t, a), detail::outputs(histogram_again(x, a)),
+TAPIR_DATA_SIZED_FORM(bincount, Operands(1, 2), int64_t, types_of_bincount(t), 1, bincount(x[0], x.count > 1 ? x[1] : Tensor(), a),
+                      f("minlength", a));
+TAPIR_FORM(histc, 1, HistcCall, shaped(t[0], {t.size("bins")}), histc(x[0], a.bins, a.min, a.max), f("bins", a.bins)("min", a.min)("max", a.max));
+TAPIR_FORM(histogram, Operands(1, 3), HistogramCall, types_of_histogram(t, a), detail::outputs(histogram_again(x, a)),
            f("bins", a.bins)("has_range", a.has_range)("low", a.low)("high", a.high)("density", a.density)("has_edges", a.has_edges));
-TAPIR_FORM(count_nonzero, Dims, reduced(t[0], a, false, DType::int64), count_nonzero(x[0], a), f("dims", a));
-TAPIR_FORM(searchsorted, bool, types_of_searchsorted(t), searchsorted(x[0], x[1], a), f("right", a));
-TAPIR_FORM(isin, bool, same(t[0], DType::boolean), isin(x[0], x[1], a), f("invert", a));
+TAPIR_FORM(count_nonzero, 1, Dims, reduced(t[0], a, false, DType::int64), count_nonzero(x[0], a), f("dims", a));
+TAPIR_FORM(searchsorted, 2, bool, types_of_searchsorted(t), searchsorted(x[0], x[1], a), f("right", a));
+TAPIR_FORM(isin, 2, bool, same(t[0], DType::boolean), isin(x[0], x[1], a), f("invert", a));
 
 }  // namespace tapir

@@ -27,13 +27,13 @@ namespace tapir {
 using namespace reduction;
 using std::int64_t;
 
-TAPIR_OP(sort, NoOnnx("TopK"), pick_rule, "The elements in order along a dimension, and where they were.", TAPIR_SAMPLE("d(6)", sort(x[0]).values),
+TAPIR_OP(sort, pick_rule, "The elements in order along a dimension, and where they were.", TAPIR_SAMPLE("d(6)", sort(x[0]).values),
          TAPIR_SAMPLE("d(3,4)", sort(x[0], 0).values), TAPIR_SAMPLE("d(3,4)", sort(x[0], -1, true).values),
          TAPIR_SAMPLE("d(2,3,4)", sort(x[0], 1).values), TAPIR_SAMPLE("d(2,3,4)", sort(x[0], 1, true).indices),
          TAPIR_SAMPLE("i(3,4)<99", sort(x[0]).values));
-TAPIR_OP(argsort, NoOnnx("TopK"), NonDiff, "The indices that put the elements in order along a dimension.", TAPIR_SAMPLE("d(3,4)", argsort(x[0])),
+TAPIR_OP(argsort, NonDiff, "The indices that put the elements in order along a dimension.", TAPIR_SAMPLE("d(3,4)", argsort(x[0])),
          TAPIR_SAMPLE("d(3,4)", argsort(x[0], 0, true)));
-TAPIR_OP(topk, "TopK", pick_rule, "The k largest or smallest elements along a dimension, in order, and their indices.",
+TAPIR_OP(topk, pick_rule, "The k largest or smallest elements along a dimension, in order, and their indices.",
          TAPIR_SAMPLE("d(6)", topk(x[0], 2).values), TAPIR_SAMPLE("d(3,4)", topk(x[0], 2, 0).values),
          TAPIR_SAMPLE("d(3,5)", topk(x[0], 3, -1, false).values), TAPIR_SAMPLE("d(2,5,3)", topk(x[0], 2, 1).values),
          TAPIR_SAMPLE("d(2,5,3)", topk(x[0], 2, 1, false).indices), TAPIR_SAMPLE("d(3,4)", topk(x[0], 4).values));
@@ -364,11 +364,11 @@ ValuesIndices Tensor::topk(int64_t k, Dim dim, bool largest, Loc loc) const { re
     return {values, types::same(values, DType::int64)};
 }
 
-TAPIR_FORM(sort, SortCall, several(same(along(t[0], a.dim)), same(t[0], DType::int64)), detail::outputs(sort(x[0], a.dim, a.descending)),
+TAPIR_FORM(sort, 1, SortCall, several(same(along(t[0], a.dim)), same(t[0], DType::int64)), detail::outputs(sort(x[0], a.dim, a.descending)),
            f("dim", a.dim)("descending", a.descending));
-TAPIR_FORM(argsort, SortCall, same(along(t[0], a.dim), DType::int64), argsort(x[0], a.dim, a.descending),
+TAPIR_FORM(argsort, 1, SortCall, same(along(t[0], a.dim), DType::int64), argsort(x[0], a.dim, a.descending),
            f("dim", a.dim)("descending", a.descending));
-TAPIR_FORM(topk, TopkCall, types_of_topk(t, a.dim), detail::outputs(topk(x[0], a.k, a.dim, a.largest)),
+TAPIR_FORM(topk, 1, TopkCall, types_of_topk(t, a.dim), detail::outputs(topk(x[0], a.k, a.dim, a.largest)),
            f("k", a.k)("dim", a.dim)("largest", a.largest));
 
 }  // namespace tapir

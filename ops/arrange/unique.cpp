@@ -18,11 +18,11 @@
 
 namespace tapir {
 
-TAPIR_OP(unique, "Unique", NonDiff, "The distinct elements in ascending order.", TAPIR_SAMPLE_AS("i(20)<6", "unique(x[0])", unique(x[0]).values),
+TAPIR_OP(unique, NonDiff, "The distinct elements in ascending order.", TAPIR_SAMPLE_AS("i(20)<6", "unique(x[0])", unique(x[0]).values),
          TAPIR_SAMPLE_AS("i(3,4)<5", "unique(x[0], True, True)[1]", unique(x[0], true, true).inverse),
          TAPIR_SAMPLE_AS("i(3,4)<5", "unique(x[0], True, False, True)[1]", unique(x[0], true, false, true).counts),
          TAPIR_SAMPLE_AS("d(3,4)", "unique(x[0])", unique(x[0]).values));
-TAPIR_OP(unique_consecutive, NoOnnx("Unique"), NonDiff, "The first of each run of equal elements.",
+TAPIR_OP(unique_consecutive, NonDiff, "The first of each run of equal elements.",
          TAPIR_SAMPLE_AS("i(20)<2", "unique_consecutive(x[0])", unique_consecutive(x[0]).values),
          TAPIR_SAMPLE_AS("i(3,7)<2", "unique_consecutive(x[0], return_inverse=True)[1]", unique_consecutive(x[0], true).inverse),
          TAPIR_SAMPLE_AS("b(19)", "unique_consecutive(x[0], return_counts=True)[1]", unique_consecutive(x[0], false, true).counts));
@@ -109,9 +109,9 @@ UniqueResult Tensor::unique(bool sorted, bool return_inverse, bool return_counts
 }
 static std::uint64_t data_sized(const UniqueCall& a) { return 1 | (a.return_counts ? (a.return_inverse ? 4 : 2) : 0); }
 
-TAPIR_DATA_SIZED_FORM(unique, UniqueCall, types_of(t[0], a), data_sized(a), results_of(unique(x[0], true, a.return_inverse, a.return_counts)),
+TAPIR_DATA_SIZED_FORM(unique, 1, UniqueCall, types_of(t[0], a), data_sized(a), results_of(unique(x[0], true, a.return_inverse, a.return_counts)),
                       f("return_inverse", a.return_inverse)("return_counts", a.return_counts));
-TAPIR_DATA_SIZED_FORM(unique_consecutive, UniqueCall, types_of(t[0], a), data_sized(a),
+TAPIR_DATA_SIZED_FORM(unique_consecutive, 1, UniqueCall, types_of(t[0], a), data_sized(a),
                       results_of(unique_consecutive(x[0], a.return_inverse, a.return_counts)),
                       f("return_inverse", a.return_inverse)("return_counts", a.return_counts));
 

@@ -31,7 +31,7 @@
 
 namespace tapir {
 
-TAPIR_OP(scaled_dot_product_attention, NoOnnx("MatMul, Softmax"), Composed, "softmax(q k^T / sqrt(E) + mask) v.",
+TAPIR_OP(scaled_dot_product_attention, Composed, "softmax(q k^T / sqrt(E) + mask) v.",
          TAPIR_SAMPLE_AS("f(2,3,4) f(2,5,4) f(2,5,2)", "torch.softmax(x[0] @ x[1].transpose(1, 2) / 2, 2) @ x[2]",
                          scaled_dot_product_attention(x[0], x[1], x[2])),
          TAPIR_SAMPLE_AS("f(2,2,3,4) f(2,1,5,4) f(5,2) f(3,5)", "torch.softmax(x[0] @ x[1].transpose(2, 3) * 0.3 + x[3], 3) @ x[2]",

@@ -38,7 +38,7 @@ void conv_weight_rule(Backward& b);
 
 }  // namespace
 
-TAPIR_OP(convolution, "Conv", convolution_rule, "The cross-correlation of each example with each kernel.",
+TAPIR_OP(convolution, convolution_rule, "The cross-correlation of each example with each kernel.",
          TAPIR_SAMPLE_AS("f(2,3,7) f(4,3,3) f(4)", "nn.functional.conv1d(x[0], x[1], x[2])", conv1d(x[0], x[1], x[2])),
          TAPIR_SAMPLE_AS("f(2,4,9) f(6,2,3)", "nn.functional.conv1d(x[0], x[1], None, 2, 2, 2, 2)",
                          conv1d(x[0], x[1], {}, {.stride = 2, .padding = 2, .dilation = 2, .groups = 2})),
@@ -51,7 +51,7 @@ TAPIR_OP(convolution, "Conv", convolution_rule, "The cross-correlation of each e
          TAPIR_SAMPLE_AS("f(3,5,5) f(2,3,3,3) f(2)", "nn.functional.conv2d(x[0], x[1], x[2])", conv2d(x[0], x[1], x[2])),
          TAPIR_SAMPLE_AS("f(1,2,3,4,5) f(3,2,2,3,2) f(3)", "nn.functional.conv3d(x[0], x[1], x[2], padding=(1, 0, 1))",
                          conv3d(x[0], x[1], x[2], {.padding = {1, 0, 1}})));
-TAPIR_OP(conv_transpose, "ConvTranspose", conv_transpose_rule, "The gradient of a convolution with respect to its input.",
+TAPIR_OP(conv_transpose, conv_transpose_rule, "The gradient of a convolution with respect to its input.",
          TAPIR_SAMPLE_AS("f(2,3,5) f(3,4,3) f(4)", "nn.functional.conv_transpose1d(x[0], x[1], x[2], 2, 1, 1)",
                          conv_transpose1d(x[0], x[1], x[2], {.stride = 2, .padding = 1, .output_padding = 1})),
          TAPIR_SAMPLE_AS("f(2,4,3,4) f(4,2,2,3)", "nn.functional.conv_transpose2d(x[0], x[1], None, (2, 1), 0, 0, 2)",
@@ -75,7 +75,7 @@ Tensor weight_of(const Tensor& x, const Tensor& g, const ConvCall& call);
 
 }  // namespace
 
-TAPIR_OP(conv_weight, NoOnnx("gradient only"), conv_weight_rule, "The gradient of a convolution with respect to its weight.",
+TAPIR_OP(conv_weight, conv_weight_rule, "The gradient of a convolution with respect to its weight.",
          TAPIR_SAMPLE_AS("f(2,3,4,5) f(2,4,2,3)", "torch.nn.grad.conv2d_weight(x[0], (4, 3, 3, 3), x[1])",
                          weight_of(x[0], x[1], {.kernel_size = 3})));
 
@@ -476,7 +476,7 @@ ValueType types_of_weight(const TypeCall& t) {
     const ValueType &x = t[0], &g = t[1];
     const int dims = checked_dims(x, g);
     const SymInt groups = t.size("groups");
-    need(may_be(size_of(x, 0), size_of(g, 0)), "the operands have different batches");
+    need(may_equal(size_of(x, 0), size_of(g, 0)), "the operands have different batches");
     static_cast<void>(quotient(size_of(g, 1), groups));
     std::vector<SymInt> shape{size_of(g, 1), quotient(size_of(x, 1), groups)};
     for (int d = 0; d < dims; ++d) shape.push_back(spatial(t.sizes("kernel_size"), d, dims));
@@ -490,9 +490,9 @@ ResultTypes types_of(ConvPart part, const TypeCall& t) {
     const int dims = checked_dims(x, weight);
     const bool is_output = part == ConvPart::output;
     const SymInt &first = size_of(weight, 0), second = size_of(weight, 1) * t.size("groups"), &channels = is_output ? first : second;
-    need(may_be(size_of(x, 1), is_output ? second : first), "the input has other channels than the weight");
+    need(may_equal(size_of(x, 1), is_output ? second : first), "the input has other channels than the weight");
     static_cast<void>(quotient(first, t.size("groups")));
-    if (t.count > 2) need(may_be(t[2].shape, {channels}), "the bias does not fit the output's channels");
+    if (t.count > 2) need(may_equal(t[2].shape, {channels}), "the bias does not fit the output's channels");
     const std::vector<SymInt> stride = t.sizes("stride"), padding = t.sizes("padding"), dilation = t.sizes("dilation");
     const bool has_ends = std::ssize(padding) == 2 * dims;
     std::vector<SymInt> shape{size_of(x, 0), channels};
@@ -504,8 +504,8 @@ ResultTypes types_of(ConvPart part, const TypeCall& t) {
             shape.push_back(windows(in + both, kernel, step, wide));
             continue;
         }
-        const SymInt reach = wide * (kernel + SymInt(-1)) + SymInt(1), more = spatial(t.sizes("output_padding"), d, dims);
-        const SymInt made = (in + SymInt(-1)) * step + reach + more + SymInt(-1) * both;
+        const SymInt reach = wide * (kernel - 1) + SymInt(1), more = spatial(t.sizes("output_padding"), d, dims);
+        const SymInt made = (in - 1) * step + reach + more - both;
         need(!(kernel == SymInt(0)) && !(in == SymInt(0)) && !(made.is_number() && made.number() <= 0), "there are no elements");
         shape.push_back(made);
     }
@@ -514,11 +514,11 @@ ResultTypes types_of(ConvPart part, const TypeCall& t) {
 
 }  // namespace
 
-TAPIR_FORM(convolution, ConvCall, types_of(ConvPart::output, t), convolution_of(x, a),
+TAPIR_FORM(convolution, Operands(2, 3), ConvCall, types_of(ConvPart::output, t), convolution_of(x, a),
            f("stride", a.stride)("padding", a.padding)("dilation", a.dilation)("groups", a.groups));
-TAPIR_FORM(conv_transpose, ConvCall, types_of(ConvPart::input, t), conv_transpose_of(x, a),
+TAPIR_FORM(conv_transpose, Operands(2, 3), ConvCall, types_of(ConvPart::input, t), conv_transpose_of(x, a),
            f("stride", a.stride)("padding", a.padding)("output_padding", a.output_padding)("dilation", a.dilation)("groups", a.groups));
-TAPIR_FORM(conv_weight, ConvCall, types_of_weight(t), weight_of(x[0], x[1], a),
+TAPIR_FORM(conv_weight, 2, ConvCall, types_of_weight(t), weight_of(x[0], x[1], a),
            f("kernel_size", a.kernel_size)("stride", a.stride)("padding", a.padding)("dilation", a.dilation)("groups", a.groups));
 
 }  // namespace tapir

@@ -23,12 +23,11 @@
 
 namespace tapir {
 
-TAPIR_OP(prelu, "PRelu", Composed, "x above 0, else weight * x.", TAPIR_SAMPLE("d(3,4) f(1)", prelu(x[0], x[1])),
+TAPIR_OP(prelu, Composed, "x above 0, else weight * x.", TAPIR_SAMPLE("d(3,4) f(1)", prelu(x[0], x[1])),
          TAPIR_SAMPLE("d(2,3,4) f(3)", prelu(x[0], x[1])), TAPIR_SAMPLE("d(5) f(1)", prelu(x[0], x[1])));
-TAPIR_OP(threshold, NoOnnx("LessOrEqual, Where"), Composed, "x above a limit, else a value.", TAPIR_SAMPLE("d(3,4)", threshold(x[0], 0.1, 0.7)));
-TAPIR_OP(glu, NoOnnx("Split, Sigmoid, Mul"), Composed, "One half times the sigmoid of the other.", TAPIR_SAMPLE("f(3,4)", glu(x[0])),
-         TAPIR_SAMPLE("f(4,3)", glu(x[0], 0)));
-TAPIR_OP(softmin, NoOnnx("Neg, Softmax"), Composed, "softmax(-x).", TAPIR_SAMPLE("f(3,4)", softmin(x[0], 1)));
+TAPIR_OP(threshold, Composed, "x above a limit, else a value.", TAPIR_SAMPLE("d(3,4)", threshold(x[0], 0.1, 0.7)));
+TAPIR_OP(glu, Composed, "One half times the sigmoid of the other.", TAPIR_SAMPLE("f(3,4)", glu(x[0])), TAPIR_SAMPLE("f(4,3)", glu(x[0], 0)));
+TAPIR_OP(softmin, Composed, "softmax(-x).", TAPIR_SAMPLE("f(3,4)", softmin(x[0], 1)));
 
 namespace {
 

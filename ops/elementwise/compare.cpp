@@ -19,13 +19,12 @@
 
 namespace tapir {
 
-TAPIR_OP(isclose, NoOnnx("Sub, Abs, LessOrEqual"), NonDiff, "Equal within a tolerance.", TAPIR_SAMPLE("f(3,4) f(3,4)", isclose(x[0], x[1], 0.1, 0.5)),
+TAPIR_OP(isclose, NonDiff, "Equal within a tolerance.", TAPIR_SAMPLE("f(3,4) f(3,4)", isclose(x[0], x[1], 0.1, 0.5)),
          TAPIR_SAMPLE("i(3,4)<3 i(3,4)<3", isclose(x[0], x[1])),
          TAPIR_SAMPLE_AS("r(3,4)[-1,1] r(4)[-1,1]", "isclose(log(x[0]), log(x[1]), equal_nan=True)",
                          isclose(log(x[0]), log(x[1]), 1e-5, 1e-8, true)));
-TAPIR_OP(nan_to_num, NoOnnx("IsNaN, IsInf, Where"), Composed, "Numbers in place of nan and infinities.",
-         TAPIR_SAMPLE("r(3,4)[-1,1]", nan_to_num(log(x[0]))), TAPIR_SAMPLE("i(3,4)<3", nan_to_num((x[0] - 1) / 0.0, 1, 2, 3)),
-         TAPIR_SAMPLE("f(3,4)", nan_to_num(x[0])));
+TAPIR_OP(nan_to_num, Composed, "Numbers in place of nan and infinities.", TAPIR_SAMPLE("r(3,4)[-1,1]", nan_to_num(log(x[0]))),
+         TAPIR_SAMPLE("i(3,4)<3", nan_to_num((x[0] - 1) / 0.0, 1, 2, 3)), TAPIR_SAMPLE("f(3,4)", nan_to_num(x[0])));
 
 namespace {
 
@@ -105,7 +104,7 @@ Tensor Tensor::nan_to_num(double nan, double posinf, double neginf, Loc loc) con
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_FORM(isclose, IscloseCall, pointwise(t, DType::boolean), isclose(x[0], x[1], a.rtol, a.atol, a.equal_nan),
+TAPIR_FORM(isclose, 2, IscloseCall, pointwise(t, DType::boolean), isclose(x[0], x[1], a.rtol, a.atol, a.equal_nan),
            f("rtol", a.rtol)("atol", a.atol)("equal_nan", a.equal_nan));
 
 }  // namespace tapir

@@ -34,8 +34,7 @@ using enum ElementTypes;
 
 // --- Rows ----------------------------------------------------------------------------------------------------------------
 
-TAPIR_OP(ldexp, NoOnnx("Pow, Mul"), Composed, "x * 2^other.", TAPIR_SAMPLE("f(3,4) i(3,4)<9", ldexp(x[0], x[1])),
-         TAPIR_SAMPLE("f(2,1) f(3)", ldexp(x[0], x[1])));
+TAPIR_OP(ldexp, Composed, "x * 2^other.", TAPIR_SAMPLE("f(3,4) i(3,4)<9", ldexp(x[0], x[1])), TAPIR_SAMPLE("f(2,1) f(3)", ldexp(x[0], x[1])));
 
 namespace {
 
@@ -112,13 +111,13 @@ Tensor slope_of_exponent(const Tensor& a, const Tensor& b, const Tensor& y) {
 
 constexpr bool is_g(const char* expression) { return expression[0] == 'g' && expression[1] == '\0'; }
 
-constexpr OpInfo info(const char* name, Onnx onnx, const char* doc, int params = 0, BackwardRule rule = elementwise_rule) {
+constexpr OpInfo info(const char* name, const char* doc, int params = 0, BackwardRule rule = elementwise_rule) {
     if (detail::is_runtime) {
         OpInfo row;
         row.name = name;
         return row;
     }
-    return {name, onnx, rule, doc, nullptr, 0, params};
+    return {name, rule, doc, nullptr, 0, params};
 }
 
 // Calls a rule with the operands [g, a, b, c, y].
@@ -132,7 +131,7 @@ constexpr OpInfo info(const char* name, Onnx onnx, const char* doc, int params =
 
 const ElementwiseOp elementwise_ops[kElementwiseOps] = {
 #define TAPIR_UNARY0(name, types, saves, onnx, low, high, doc, forward, backward) \
-    {info(#name, onnx, doc),                                                      \
+    {info(#name, doc),                                                            \
      Elementwise::name,                                                           \
      saves,                                                                       \
      1,                                                                           \
@@ -143,7 +142,7 @@ const ElementwiseOp elementwise_ops[kElementwiseOps] = {
      high,                                                                        \
      {TAPIR_CALL(name##_backward(rules::Flow(*t[0]), *t[1], *t[4]))}},
 #define TAPIR_UNARY1(name, p0, d0, types, saves, onnx, low, high, doc, forward, backward) \
-    {info(#name, onnx, doc, 1),                                                           \
+    {info(#name, doc, 1),                                                                 \
      Elementwise::name,                                                                   \
      saves,                                                                               \
      1,                                                                                   \
@@ -154,7 +153,7 @@ const ElementwiseOp elementwise_ops[kElementwiseOps] = {
      high,                                                                                \
      {TAPIR_CALL(name##_backward(rules::Flow(*t[0]), *t[1], *t[4], p[0]))}},
 #define TAPIR_UNARY2(name, p0, d0, p1, d1, types, saves, onnx, low, high, doc, forward, backward) \
-    {info(#name, onnx, doc, 2),                                                                   \
+    {info(#name, doc, 2),                                                                         \
      Elementwise::name,                                                                           \
      saves,                                                                                       \
      1,                                                                                           \
@@ -164,9 +163,9 @@ const ElementwiseOp elementwise_ops[kElementwiseOps] = {
      low,                                                                                         \
      high,                                                                                        \
      {TAPIR_CALL(name##_backward(rules::Flow(*t[0]), *t[1], *t[4], p[0], p[1]))}},
-#define TAPIR_PREDICATE(name, onnx, doc, forward) {info(#name, onnx, doc, 0, NonDiff), Elementwise::name, SaveNone, 1, Bool, true, {}, -3, 3, {}},
+#define TAPIR_PREDICATE(name, onnx, doc, forward) {info(#name, doc, 0, NonDiff), Elementwise::name, SaveNone, 1, Bool, true, {}, -3, 3, {}},
 #define TAPIR_BINARY(name, types, saves, onnx, low, high, doc, forward, backward_a, backward_b) \
-    {info(#name, onnx, doc),                                                                    \
+    {info(#name, doc),                                                                          \
      Elementwise::name,                                                                         \
      saves,                                                                                     \
      2,                                                                                         \
@@ -177,9 +176,9 @@ const ElementwiseOp elementwise_ops[kElementwiseOps] = {
      high,                                                                                      \
      {TAPIR_CALL(name##_backward_a(rules::Flow(*t[0]), *t[1], *t[2], *t[3], *t[4])),            \
       TAPIR_CALL(name##_backward_b(rules::Flow(*t[0]), *t[1], *t[2], *t[3], *t[4]))}},
-#define TAPIR_COMPARE(name, onnx, doc, forward) {info(#name, onnx, doc, 0, NonDiff), Elementwise::name, SaveNone, 2, Bool, true, {}, -3, 3, {}},
+#define TAPIR_COMPARE(name, onnx, doc, forward) {info(#name, doc, 0, NonDiff), Elementwise::name, SaveNone, 2, Bool, true, {}, -3, 3, {}},
 #define TAPIR_TERNARY(name, types, saves, onnx, low, high, doc, forward, backward_a, backward_b, backward_c) \
-    {info(#name, onnx, doc),                                                                                 \
+    {info(#name, doc),                                                                                       \
      Elementwise::name,                                                                                      \
      saves,                                                                                                  \
      3,                                                                                                      \

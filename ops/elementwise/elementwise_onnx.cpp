@@ -75,9 +75,11 @@ OnnxValues operands(const OnnxCall& x, DType dtype) {
     return values;
 }
 
+constexpr const char* NoOnnx = nullptr;
+
 struct Row {
     std::string_view name;
-    Onnx onnx;
+    const char* onnx;  // null: it is composed
     ElementTypes types;
     bool to_bool;
     V (*expression)(const OnnxValues& operands, const double* params);
@@ -118,8 +120,8 @@ V shifted(const OnnxCall& x, bool left) {
 
 V apply(const Row& row, const OnnxCall& x) {
     if (row.types == Integral) {
-        if (row.onnx.name == std::string_view("BitShift")) return shifted(x, row.name == "bitwise_left_shift");
-        return bits(row.onnx.name, x);
+        if (row.onnx == std::string_view("BitShift")) return shifted(x, row.name == "bitwise_left_shift");
+        return bits(row.onnx, x);
     }
     const DType met_in = row.to_bool ? met(x) : x.result_dtype();
     const bool bool_as_is = row.to_bool && (row.name == "eq" || row.name == "ne" || row.name.substr(0, 8) == "logical_");
@@ -142,8 +144,8 @@ V apply(const Row& row, const OnnxCall& x) {
     if (row.name == "softplus" && !is_double && x.real("beta") == 1 && x.real("threshold") == 20) return x.node("Softplus", {v[0]});
     if (row.name == "logsigmoid" && !is_double) return -x.node("Softplus", {-v[0]});
     if (row.name == "parametric_relu" && is_floating(dtype) && !is_double && x.shape(0) == x.result_shape()) return x.node("PRelu", {v[0], v[1]});
-    if (row.onnx.name && !row.params[0] && is_alike(row.onnx.name, dtype)) {
-        return x.node(row.onnx.name, row.to_bool ? bool_ : dtype, v);
+    if (row.onnx && !row.params[0] && is_alike(row.onnx, dtype)) {
+        return x.node(row.onnx, row.to_bool ? bool_ : dtype, v);
     }
     double params[2] = {};
     for (int i = 0; i < 2 && row.params[i]; ++i) params[i] = x.real(row.params[i]);

@@ -37,16 +37,16 @@ void masked_fill_rule(Backward& b) {
 
 }  // namespace
 
-TAPIR_OP(where, "Where", where_rule, "One of two tensors, element by element, as a condition says.",
+TAPIR_OP(where, where_rule, "One of two tensors, element by element, as a condition says.",
          TAPIR_SAMPLE("b(3,4) f(3,4) f(3,4)", where(x[0], x[1], x[2])), TAPIR_SAMPLE("b(3,1) f(4) f(2,1,1)", where(x[0], x[1], x[2])),
          TAPIR_SAMPLE("b(4) f(3,4) f()", where(x[0], x[1], x[2])), TAPIR_SAMPLE("b(3,4) f(3,4)", where(x[0], x[1], 0.5)),
          TAPIR_SAMPLE("b(3,4) f(4)", where(x[0], 2, x[1])), TAPIR_SAMPLE("b() f(2,3) f(3)", where(x[0], x[1], x[2])),
          TAPIR_SAMPLE("b(5) i(5)<9 f(5)", where(x[0], x[1], x[2])), TAPIR_SAMPLE("b(3,37) f(3,37) f(37)", where(x[0], x[1], x[2])));
-TAPIR_OP(masked_fill, "Where", masked_fill_rule, "A tensor with a number where a mask holds.",
-         TAPIR_SAMPLE("f(3,4) b(3,4)", masked_fill(x[0], x[1], 2.5)), TAPIR_SAMPLE("f(2,3,4) b(3,1)", masked_fill(x[0], x[1], -1)),
-         TAPIR_SAMPLE("f(3,4) b(4) f()", masked_fill(x[0], x[1], x[2])), TAPIR_SAMPLE("i(3,4)<9 b(4)", masked_fill(x[0], x[1], 7)));
-TAPIR_OP(nonzero, "NonZero", NonDiff, "The positions of what is not 0.", TAPIR_SAMPLE("b(3,4)", nonzero(x[0])),
-         TAPIR_SAMPLE("i(2,3,2)<2", nonzero(x[0])), TAPIR_SAMPLE("b(7)", nonzero(x[0])));
+TAPIR_OP(masked_fill, masked_fill_rule, "A tensor with a number where a mask holds.", TAPIR_SAMPLE("f(3,4) b(3,4)", masked_fill(x[0], x[1], 2.5)),
+         TAPIR_SAMPLE("f(2,3,4) b(3,1)", masked_fill(x[0], x[1], -1)), TAPIR_SAMPLE("f(3,4) b(4) f()", masked_fill(x[0], x[1], x[2])),
+         TAPIR_SAMPLE("i(3,4)<9 b(4)", masked_fill(x[0], x[1], 7)));
+TAPIR_OP(nonzero, NonDiff, "The positions of what is not 0.", TAPIR_SAMPLE("b(3,4)", nonzero(x[0])), TAPIR_SAMPLE("i(2,3,2)<2", nonzero(x[0])),
+         TAPIR_SAMPLE("b(7)", nonzero(x[0])));
 
 // --- Choosing --------------------------------------------------------------------------------------------------------
 
@@ -471,9 +471,9 @@ bool masked_fill_into(const FormCall& x, const Tensor& out) {
 
 }  // namespace
 
-TAPIR_INTO_FORM(where, detail::NoAttrs, pointwise(t, promoted(t, 1)), where(x[0], x[1], x[2]), where_into, static_cast<void>(f));
-TAPIR_INTO_FORM(masked_fill, detail::NoAttrs, (ranked(t[2], 0, 0), shaped(t[0], broadcast(t, 0, 2))), masked_fill(x[0], x[1], x[2]), masked_fill_into,
-                static_cast<void>(f));
-TAPIR_DATA_SIZED_FORM(nonzero, detail::NoAttrs, shaped(t[0], {unknown(), t[0].rank()}, DType::int64), 1, nonzero(x[0]), static_cast<void>(f));
+TAPIR_INTO_FORM(where, 3, detail::NoAttrs, pointwise(t, promoted(t, 1)), where(x[0], x[1], x[2]), where_into, static_cast<void>(f));
+TAPIR_INTO_FORM(masked_fill, 3, detail::NoAttrs, (ranked(t[2], 0, 0), shaped(t[0], broadcast(t, 0, 2))), masked_fill(x[0], x[1], x[2]),
+                masked_fill_into, static_cast<void>(f));
+TAPIR_DATA_SIZED_FORM(nonzero, 1, detail::NoAttrs, shaped(t[0], {unknown(), t[0].rank()}, DType::int64), 1, nonzero(x[0]), static_cast<void>(f));
 
 }  // namespace tapir

@@ -41,7 +41,7 @@ std::vector<Tensor> grid_sample_backward(In g, In x, In grid, const GridSampleOp
 
 }  // namespace
 
-TAPIR_OP(grid_sample, "GridSample", grid_sample_rule, "Images read at computed places.",
+TAPIR_OP(grid_sample, grid_sample_rule, "Images read at computed places.",
          TAPIR_SAMPLE_AS("f(2,3,5,4) r(2,6,3,2)[-1.2,1.2]", "F.grid_sample(x[0], x[1], align_corners=False)", grid_sample(x[0], x[1])),
          TAPIR_SAMPLE_AS("f(2,3,5,4) r(2,6,1,2)[-1.2,1.2]", "F.grid_sample(x[0], x[1], align_corners=True)",
                          grid_sample(x[0], x[1], {.align_corners = true})),
@@ -56,8 +56,7 @@ TAPIR_OP(grid_sample, "GridSample", grid_sample_rule, "Images read at computed p
          TAPIR_SAMPLE_AS("f(1,3,5,4) r(1,6,7,2)[-3,3]", "F.grid_sample(x[0], x[1], mode='nearest', padding_mode='reflection', align_corners=True)",
                          grid_sample(x[0], x[1], {.mode = "nearest", .padding_mode = "reflection", .align_corners = true})));
 // What its rule is where that is recorded, so that a graph of a gradient has one node for it, too.
-TAPIR_OP(grid_sample_backward, NoOnnx("Where, Floor, GatherElements, ScatterElements, ReduceSum"), grid_sample_backward_rule,
-         "The gradients of grid_sample: of the images, of the grid, or of both.",
+TAPIR_OP(grid_sample_backward, grid_sample_backward_rule, "The gradients of grid_sample: of the images, of the grid, or of both.",
          TAPIR_SAMPLE_AS("f(2,3,6,3) f(2,3,5,4) r(2,6,3,2)[-1.2,1.2]",
                          "torch.autograd.functional.vjp(lambda t, p: F.grid_sample(t, p, align_corners=False), (x[1], x[2]), x[0])[1]",
                          grid_sample_backward(x[0], x[1], x[2])),
@@ -72,7 +71,7 @@ TAPIR_OP(grid_sample_backward, NoOnnx("Where, Floor, GatherElements, ScatterElem
          TAPIR_SAMPLE_AS("f(1,3,6,7) f(1,3,5,4) r(1,6,7,2)[-1.3,1.3]",
                          "torch.autograd.functional.vjp(lambda t: F.grid_sample(t, x[2], mode='nearest', align_corners=False), x[1], x[0])[1]",
                          grid_sample_backward(x[0], x[1], x[2], {.mode = "nearest"}, true, false)));
-TAPIR_OP(affine_grid, "AffineGrid", Composed, "The grid of an affine map.",
+TAPIR_OP(affine_grid, Composed, "The grid of an affine map.",
          TAPIR_SAMPLE_AS("f(2,2,3)", "F.affine_grid(x[0], (2, 1, 3, 4), align_corners=False)", affine_grid(x[0], {2, 1, 3, 4})),
          TAPIR_SAMPLE_AS("f(2,2,3)", "F.affine_grid(x[0], (2, 5, 1, 4), align_corners=True)",
                          affine_grid(x[0], {2, 5, 1, 4}, /*align_corners=*/true)));
@@ -441,14 +440,14 @@ void call_fields(Fields& f, Call& a) {
 // x (n, channels, height, width), grid (n, h, w, 2)
 ValueType sampled(const ValueType& x, const ValueType& grid) {
     using namespace types;
-    const bool fits = x.rank() == 4 && grid.rank() == 4 && may_be(grid.shape[3], 2) && may_be(grid.shape[0], x.shape[0]);
+    const bool fits = x.rank() == 4 && grid.rank() == 4 && may_equal(grid.shape[3], 2) && may_equal(grid.shape[0], x.shape[0]);
     need(fits && !(x.shape[2] == SymInt(0)) && !(x.shape[3] == SymInt(0)),
          "needs x (n, channels, height, width), with pixels, and grid (n, h, w, 2)");
     return shaped(x, {agreed(x.shape[0], grid.shape[0]), x.shape[1], grid.shape[1], grid.shape[2]});
 }
 
 ResultTypes types_of(const TypeCall& t, const BackwardCall& a) {
-    types::need(types::may_be(t[0].shape, sampled(t[1], t[2]).shape), "the gradient has not the result's shape");
+    types::need(may_equal(t[0].shape, sampled(t[1], t[2]).shape), "the gradient has not the result's shape");
     ResultTypes results;
     if (a.of_input) results.push_back(t[1]);
     if (a.of_grid) results.push_back(t[2]);
@@ -483,8 +482,8 @@ bool grid_sample_backward_into(const FormCall& x, const Tensor& out) {
 
 }  // namespace
 
-TAPIR_FORM(grid_sample, Call, sampled(t[0], t[1]), grid_sample(x[0], x[1], options_of(a)), call_fields(f, a));
-TAPIR_INTO_FORM(grid_sample_backward, BackwardCall, types_of(t, a), grid_sample_backward(x[0], x[1], x[2], options_of(a), a.of_input, a.of_grid),
+TAPIR_FORM(grid_sample, 2, Call, sampled(t[0], t[1]), grid_sample(x[0], x[1], options_of(a)), call_fields(f, a));
+TAPIR_INTO_FORM(grid_sample_backward, 3, BackwardCall, types_of(t, a), grid_sample_backward(x[0], x[1], x[2], options_of(a), a.of_input, a.of_grid),
                 grid_sample_backward_into, (call_fields(f, a), f("of_input", a.of_input)("of_grid", a.of_grid)));
 
 }  // namespace tapir

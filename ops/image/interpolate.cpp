@@ -34,7 +34,7 @@ void pixel_unshuffle_rule(Backward& b);
 
 }  // namespace
 
-TAPIR_OP(interpolate, "Resize", interpolate_rule, "Images resampled.",
+TAPIR_OP(interpolate, interpolate_rule, "Images resampled.",
          TAPIR_SAMPLE_AS("f(2,3,5)", "nn.functional.interpolate(x[0], 8)", interpolate(x[0], {.size = 8})),
          TAPIR_SAMPLE_AS("f(2,2,6,5)", "nn.functional.interpolate(x[0], (4, 9), mode='nearest-exact')",
                          interpolate(x[0], {.size = {4, 9}, .mode = "nearest-exact"})),
@@ -48,11 +48,11 @@ TAPIR_OP(interpolate, "Resize", interpolate_rule, "Images resampled.",
          TAPIR_SAMPLE_AS("f(1,2,2,3,4)", "nn.functional.interpolate(x[0], (3, 2, 6), mode='trilinear')",
                          interpolate(x[0], {.size = {3, 2, 6}, .mode = "trilinear"})),
          TAPIR_SAMPLE_AS("f(1,2,5,4)", "nn.functional.interpolate(x[0], (2, 3), mode='area')", interpolate(x[0], {.size = {2, 3}, .mode = "area"})));
-TAPIR_OP(pixel_shuffle, "DepthToSpace", pixel_shuffle_rule, "Channels as pixels.", TAPIR_SAMPLE("f(2,8,2,3)", pixel_shuffle(x[0], 2)),
+TAPIR_OP(pixel_shuffle, pixel_shuffle_rule, "Channels as pixels.", TAPIR_SAMPLE("f(2,8,2,3)", pixel_shuffle(x[0], 2)),
          TAPIR_SAMPLE("f(9,1,2)", pixel_shuffle(x[0], 3)));
-TAPIR_OP(pixel_unshuffle, "SpaceToDepth", pixel_unshuffle_rule, "Pixels as channels.", TAPIR_SAMPLE("f(2,4,6)", pixel_unshuffle(x[0], 2)),
+TAPIR_OP(pixel_unshuffle, pixel_unshuffle_rule, "Pixels as channels.", TAPIR_SAMPLE("f(2,4,6)", pixel_unshuffle(x[0], 2)),
          TAPIR_SAMPLE("f(2,1,3,6)", pixel_unshuffle(x[0], 3)));
-TAPIR_OP(channel_shuffle, NoOnnx("Reshape, Transpose"), Composed, "Channels dealt out.", TAPIR_SAMPLE("f(2,6,2,2)", channel_shuffle(x[0], 3)));
+TAPIR_OP(channel_shuffle, Composed, "Channels dealt out.", TAPIR_SAMPLE("f(2,6,2,2)", channel_shuffle(x[0], 3)));
 
 namespace {
 
@@ -501,10 +501,11 @@ ValueType types_of_shuffle(const ValueType& x, const SymInt& r, bool to_large) {
 
 }  // namespace
 
-TAPIR_FORM(interpolate, Call, resampled(t, a), interpolate_of(x[0], a),
+TAPIR_FORM(interpolate, 1, Call, resampled(t, a), interpolate_of(x[0], a),
            f("size", a.size)("scale_factor_d", a.factors[0])("scale_factor_h", a.factors[1])("scale_factor_w", a.factors[2]);
            f("mode", a.mode, {"nearest", "nearest-exact", "linear", "cubic"})("align_corners", a.align_corners)("input_size", a.input_size));
-TAPIR_FORM(pixel_shuffle, int64_t, types_of_shuffle(t[0], t.size("upscale_factor"), true), pixel_shuffle(x[0], a), f("upscale_factor", a));
-TAPIR_FORM(pixel_unshuffle, int64_t, types_of_shuffle(t[0], t.size("downscale_factor"), false), pixel_unshuffle(x[0], a), f("downscale_factor", a));
+TAPIR_FORM(pixel_shuffle, 1, int64_t, types_of_shuffle(t[0], t.size("upscale_factor"), true), pixel_shuffle(x[0], a), f("upscale_factor", a));
+TAPIR_FORM(pixel_unshuffle, 1, int64_t, types_of_shuffle(t[0], t.size("downscale_factor"), false), pixel_unshuffle(x[0], a),
+           f("downscale_factor", a));
 
 }  // namespace tapir

@@ -41,10 +41,10 @@ void embedding_rule(Backward& b) {
 
 }  // namespace
 
-TAPIR_OP(embedding, "Gather", embedding_rule, "Rows of a matrix, by number.", TAPIR_SAMPLE("i(5)<4 f(4,3)", embedding(x[0], x[1])),
+TAPIR_OP(embedding, embedding_rule, "Rows of a matrix, by number.", TAPIR_SAMPLE("i(5)<4 f(4,3)", embedding(x[0], x[1])),
          TAPIR_SAMPLE("i(2,3)<7 f(7,2)", embedding(x[0], x[1])), TAPIR_SAMPLE("i()<4 f(4,3)", embedding(x[0], x[1])),
          TAPIR_SAMPLE("i(1)<4 f(4,37)", embedding(x[0], x[1])), TAPIR_SAMPLE("i(0)<3 f(3,2)", embedding(x[0], x[1])));
-TAPIR_OP(one_hot, "OneHot", NonDiff, "Class numbers as vectors with a single 1.", TAPIR_SAMPLE("i(5)<4", one_hot(x[0], 4)),
+TAPIR_OP(one_hot, NonDiff, "Class numbers as vectors with a single 1.", TAPIR_SAMPLE("i(5)<4", one_hot(x[0], 4)),
          TAPIR_SAMPLE("i(2,3)<3", one_hot(x[0], 5)), TAPIR_SAMPLE("i()<4", one_hot(x[0], 4)));
 
 namespace {
@@ -185,8 +185,8 @@ Tensor one_hot(In indices, int64_t classes) {
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_FORM(embedding, int64_t, shaped(t[0], appended(t[0].shape, ranked(t[1], 2, 2), 1), t[1].dtype),
+TAPIR_FORM(embedding, 2, int64_t, shaped(t[0], appended(t[0].shape, ranked(t[1], 2, 2), 1), t[1].dtype),
            embedding(x[0], x[1], a < 0 ? std::nullopt : std::optional(a)), f("padding_idx", a));
-TAPIR_FORM(one_hot, int64_t, shaped(t[0], appended(t[0].shape, {t.size("num_classes")}), DType::int64), one_hot(x[0], a), f("num_classes", a));
+TAPIR_FORM(one_hot, 1, int64_t, shaped(t[0], appended(t[0].shape, {t.size("num_classes")}), DType::int64), one_hot(x[0], a), f("num_classes", a));
 
 }  // namespace tapir

@@ -35,7 +35,7 @@ void embedding_bag_rule(Backward& b);
 
 }  // namespace
 
-TAPIR_OP(embedding_bag, NoOnnx("Gather, ReduceSum"), embedding_bag_rule, "Sums, means and largest elements of groups of rows.",
+TAPIR_OP(embedding_bag, embedding_bag_rule, "Sums, means and largest elements of groups of rows.",
          TAPIR_SAMPLE_AS("i(3,4)<5 f(5,2)", "nn.functional.embedding_bag(x[0], x[1])", embedding_bag(x[0], x[1])),
          TAPIR_SAMPLE_AS("i(3,4)<5 d(5,2)", "nn.functional.embedding_bag(x[0], x[1], mode='max')",
                          embedding_bag(x[0], x[1], {}, {.mode = BagMode::max})),
@@ -505,7 +505,7 @@ std::vector<Tensor> bags_again(const FormCall& x, const BagCall& call) {
 ResultTypes types_of(const TypeCall& t, const BagCall& a) {
     using namespace types;
     const ValueType &weight = ranked(t[0], 2, 2), &indices = ranked(t[1], 1, 1);
-    for (int i = 2; i < t.count; ++i) need(may_be(t[i].shape, indices.shape), "needs a bag, and a weight, for each index");
+    for (int i = 2; i < t.count; ++i) need(may_equal(t[i].shape, indices.shape), "needs a bag, and a weight, for each index");
     const SymInt bags = t.size("num_bags");
     const ValueType all = shaped(weight, {bags, weight.shape[1]});
     if (a.mode == BagMode::sum) return all;
@@ -515,7 +515,7 @@ ResultTypes types_of(const TypeCall& t, const BagCall& a) {
 
 }  // namespace
 
-TAPIR_FORM(embedding_bag, BagCall, types_of(t, a), bags_again(x, a),
+TAPIR_FORM(embedding_bag, Operands(3, 4), BagCall, types_of(t, a), bags_again(x, a),
            f("mode", a.mode, {"sum", "mean", "max"})("num_bags", a.num_bags)("padding_idx", a.padding_idx));
 
 }  // namespace tapir

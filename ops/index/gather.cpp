@@ -48,21 +48,21 @@ void index_add_rule(Backward& b);
 
 }  // namespace
 
-TAPIR_OP(gather, "GatherElements", gather_rule, "Elements picked along a dimension, one index for each.",
-         TAPIR_SAMPLE("f(4,3) i(2,3)<4", gather(x[0], 0, x[1])), TAPIR_SAMPLE("f(4,3) i(4,5)<3", gather(x[0], 1, x[1])),
-         TAPIR_SAMPLE("f(4,3) i(2,2)<3", gather(x[0], -1, x[1])), TAPIR_SAMPLE("f(2,4,3) i(2,5,2)<4", gather(x[0], 1, x[1])),
-         TAPIR_SAMPLE("f(6) i(4)<6", gather(x[0], 0, x[1])), TAPIR_SAMPLE("f(4,3) i(0,3)<4", gather(x[0], 0, x[1])));
-TAPIR_OP(scatter, "ScatterElements", scatter_rule, "A tensor overwritten where gather would read.",
+TAPIR_OP(gather, gather_rule, "Elements picked along a dimension, one index for each.", TAPIR_SAMPLE("f(4,3) i(2,3)<4", gather(x[0], 0, x[1])),
+         TAPIR_SAMPLE("f(4,3) i(4,5)<3", gather(x[0], 1, x[1])), TAPIR_SAMPLE("f(4,3) i(2,2)<3", gather(x[0], -1, x[1])),
+         TAPIR_SAMPLE("f(2,4,3) i(2,5,2)<4", gather(x[0], 1, x[1])), TAPIR_SAMPLE("f(6) i(4)<6", gather(x[0], 0, x[1])),
+         TAPIR_SAMPLE("f(4,3) i(0,3)<4", gather(x[0], 0, x[1])));
+TAPIR_OP(scatter, scatter_rule, "A tensor overwritten where gather would read.",
          TAPIR_SAMPLE_AS("f(4,3) i(2,3)<4 f(2,3)", "", scatter(x[0], 0, x[1], x[2])),
          TAPIR_SAMPLE_AS("f(4,3) i(4,2)<3 f(4,4)", "", scatter(x[0], 1, x[1], x[2])),
          TAPIR_SAMPLE("f(4,3) i(4,1)<3 f(4,1)", scatter(x[0], 1, x[1], x[2])), TAPIR_SAMPLE("f(4,3) i(4,2)<3", scatter(x[0], 1, x[1], 2.5)),
          TAPIR_SAMPLE_AS("f(2,4,3) i(2,5,2)<4 f(2,5,2)", "", scatter(x[0], 1, x[1], x[2])));
-TAPIR_OP(scatter_add, NoOnnx("ScatterElements(add)"), scatter_add_rule, "A tensor added to where gather would read.",
+TAPIR_OP(scatter_add, scatter_add_rule, "A tensor added to where gather would read.",
          TAPIR_SAMPLE("f(4,3) i(2,3)<4 f(2,3)", scatter_add(x[0], 0, x[1], x[2])),
          TAPIR_SAMPLE("f(4,3) i(4,5)<3 f(4,5)", scatter_add(x[0], -1, x[1], x[2])),
          TAPIR_SAMPLE("f(2,4,3) i(2,5,2)<4 f(3,5,2)", scatter_add(x[0], 1, x[1], x[2])),
          TAPIR_SAMPLE("f(5) i(7)<5 f(7)", scatter_add(x[0], 0, x[1], x[2])));
-TAPIR_OP(scatter_reduce, NoOnnx("ScatterElements(mul, max, min)"), scatter_reduce_rule, "A tensor combined with another where gather would read.",
+TAPIR_OP(scatter_reduce, scatter_reduce_rule, "A tensor combined with another where gather would read.",
          TAPIR_SAMPLE_AS("f(4,3) i(6,3)<4 f(6,3)", "scatter_reduce(x[0], 0, x[1], x[2], 'sum')", scatter_reduce(x[0], 0, x[1], x[2], "sum")),
          TAPIR_SAMPLE_AS("f(4,3) i(4,5)<3 f(4,5)", "scatter_reduce(x[0], 1, x[1], x[2], 'prod')", scatter_reduce(x[0], 1, x[1], x[2], "prod")),
          TAPIR_SAMPLE_AS("f(4,3) i(4,5)<3 f(4,6)", "scatter_reduce(x[0], 1, x[1], x[2], 'prod', include_self=False)",
@@ -78,14 +78,13 @@ TAPIR_OP(scatter_reduce, NoOnnx("ScatterElements(mul, max, min)"), scatter_reduc
                          scatter_reduce(x[0], 0, x[1], x[2], "amin", false)),
          TAPIR_SAMPLE_AS("f(6) i(9)<3 f(9)", "scatter_reduce(torch.relu(x[0]), 0, x[1], x[2], 'prod')",
                          scatter_reduce(relu(x[0]), 0, x[1], x[2], "prod")));
-TAPIR_OP(index_select, "Gather", index_select_rule, "Slices picked along a dimension.", TAPIR_SAMPLE("f(4,3) i(5)<4", index_select(x[0], 0, x[1])),
+TAPIR_OP(index_select, index_select_rule, "Slices picked along a dimension.", TAPIR_SAMPLE("f(4,3) i(5)<4", index_select(x[0], 0, x[1])),
          TAPIR_SAMPLE("f(4,3) i(2)<3", index_select(x[0], -1, x[1])), TAPIR_SAMPLE("f(2,4,3) i(5)<4", index_select(x[0], 1, x[1])),
          TAPIR_SAMPLE("f(4,3) i(0)<3", index_select(x[0], 1, x[1])));
-TAPIR_OP(index_fill, NoOnnx("Where"), Composed, "A tensor with slices filled with a number.",
-         TAPIR_SAMPLE("f(3,4) i(2)<4", index_fill(x[0], 1, x[1], 2)), TAPIR_SAMPLE("f(3,4) i(2)<3 f()", index_fill(x[0], 0, x[1], x[2])),
-         TAPIR_SAMPLE("f(3,4) i()<3 f()", index_fill(x[0], 0, x[1], x[2])), TAPIR_SAMPLE("f() i(2)<1", index_fill(x[0], 0, x[1], 2)));
-TAPIR_OP(index_add, NoOnnx("ScatterND(add)"), index_add_rule, "A tensor with slices added to it.",
-         TAPIR_SAMPLE("f(4,3) i(5)<4 f(5,3)", index_add(x[0], 0, x[1], x[2])),
+TAPIR_OP(index_fill, Composed, "A tensor with slices filled with a number.", TAPIR_SAMPLE("f(3,4) i(2)<4", index_fill(x[0], 1, x[1], 2)),
+         TAPIR_SAMPLE("f(3,4) i(2)<3 f()", index_fill(x[0], 0, x[1], x[2])), TAPIR_SAMPLE("f(3,4) i()<3 f()", index_fill(x[0], 0, x[1], x[2])),
+         TAPIR_SAMPLE("f() i(2)<1", index_fill(x[0], 0, x[1], 2)));
+TAPIR_OP(index_add, index_add_rule, "A tensor with slices added to it.", TAPIR_SAMPLE("f(4,3) i(5)<4 f(5,3)", index_add(x[0], 0, x[1], x[2])),
          TAPIR_SAMPLE_AS("f(4,3) i(2)<3 f(4,2)", "x[0].index_add(1, x[1], x[2], alpha=2)", index_add(x[0], 1, x[1], x[2], 2)),
          TAPIR_SAMPLE("f(2,4,3) i(5)<4 f(2,5,3)", index_add(x[0], -2, x[1], x[2])));
 
@@ -995,7 +994,7 @@ ValueType scattered(const TypeCall& t, int dim, bool may_be_number) {
 // How many slices are named; a number without dimensions has one.
 SymInt count_of(const ValueType& x, const ValueType& index) {
     const SymInt count = types::ranked(index, 0, 1).rank() == 0 ? SymInt(1) : index.shape[0];
-    types::need(x.rank() > 0 || types::may_be(count, 1), "a 0-d tensor has one slice");
+    types::need(x.rank() > 0 || may_equal(count, 1), "a 0-d tensor has one slice");
     return count;
 }
 
@@ -1003,18 +1002,18 @@ ValueType types_of_index_add(const TypeCall& t, int dim) {
     const ValueType& x = types::along(t[0], dim);
     const SymInt count = count_of(x, t[1]);
     const std::vector<SymInt> slices = x.rank() == 0 ? std::vector<SymInt>{1} : types::resized(x, dim, count).shape;
-    types::need(types::may_be(t[2].shape, slices) || (x.rank() == 0 && t[2].rank() == 0), "needs a slice for each position");
+    types::need(may_equal(t[2].shape, slices) || (x.rank() == 0 && t[2].rank() == 0), "needs a slice for each position");
     return x;
 }
 
 }  // namespace
 
-TAPIR_FORM(gather, AlongAttrs, (check_places(t[0], t[1], a.dim), shaped(t[0], t[1].shape)), gather(x[0], a.dim, x[1]), f("dim", a.dim));
-TAPIR_PART_FORM(scatter, AlongAttrs, scattered(t, a.dim, true), scatter_again(x, a.dim), scatter_into, "gather", f("dim", a.dim));
-TAPIR_FORM(scatter_add, AlongAttrs, scattered(t, a.dim, false), scatter_add(x[0], a.dim, x[1], x[2]), f("dim", a.dim));
-TAPIR_FORM(scatter_reduce, ScatterReduceAttrs, scattered(t, a.dim, false), scatter_reduce_again(x, a),
+TAPIR_FORM(gather, 2, AlongAttrs, (check_places(t[0], t[1], a.dim), shaped(t[0], t[1].shape)), gather(x[0], a.dim, x[1]), f("dim", a.dim));
+TAPIR_PART_FORM(scatter, 3, AlongAttrs, scattered(t, a.dim, true), scatter_again(x, a.dim), scatter_into, "gather", f("dim", a.dim));
+TAPIR_FORM(scatter_add, 3, AlongAttrs, scattered(t, a.dim, false), scatter_add(x[0], a.dim, x[1], x[2]), f("dim", a.dim));
+TAPIR_FORM(scatter_reduce, 3, ScatterReduceAttrs, scattered(t, a.dim, false), scatter_reduce_again(x, a),
            f("dim", a.dim)("reduce", a.how, {"sum", "prod", "mean", "amax", "amin"})("include_self", a.include_self));
-TAPIR_FORM(index_select, AlongAttrs, resized(t[0], a.dim, count_of(t[0], t[1])), index_select(x[0], a.dim, x[1]), f("dim", a.dim));
-TAPIR_FORM(index_add, AlongAttrs, types_of_index_add(t, a.dim), index_add(x[0], a.dim, x[1], x[2]), f("dim", a.dim));
+TAPIR_FORM(index_select, 2, AlongAttrs, resized(t[0], a.dim, count_of(t[0], t[1])), index_select(x[0], a.dim, x[1]), f("dim", a.dim));
+TAPIR_FORM(index_add, 3, AlongAttrs, types_of_index_add(t, a.dim), index_add(x[0], a.dim, x[1], x[2]), f("dim", a.dim));
 
 }  // namespace tapir

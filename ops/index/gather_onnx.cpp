@@ -62,7 +62,7 @@ OnnxValue extreme_scattered(const OnnxCall& x, const OnnxValue& self, OnnxValue 
     bool is_smaller = false;
     for (int d = 0; d < rank; ++d) {
         if (d == dim || x.shape()[d] == x.shape(1)[d]) continue;
-        pads[rank + d] = x.shape()[d] + SymInt(-1) * x.shape(1)[d];
+        pads[rank + d] = x.shape()[d] - x.shape(1)[d];
         is_smaller = true;
     }
     if (is_smaller) {

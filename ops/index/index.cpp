@@ -34,7 +34,7 @@ Tensor index_place(const Tensor& g, const Shape& whole, const Region& region, co
 
 }  // namespace
 
-TAPIR_OP(index, NoOnnx("GatherND"), index_rule, "Elements picked by index tensors and masks.", TAPIR_SAMPLE("f(5,3) i(4)<5", x[0][x[1]]),
+TAPIR_OP(index, index_rule, "Elements picked by index tensors and masks.", TAPIR_SAMPLE("f(5,3) i(4)<5", x[0][x[1]]),
          TAPIR_SAMPLE("f(5,3) i(2,2)<5", x[0][x[1]]), TAPIR_SAMPLE("f(4,3) b(4)", x[0][x[1]]), TAPIR_SAMPLE("f(4,3) b(4,3)", x[0][x[1]]),
          TAPIR_SAMPLE("f(4,3) b(4,3)", masked_select(x[0], x[1])), TAPIR_SAMPLE("f(4,3) b(3)", masked_select(x[0], x[1])),
          TAPIR_SAMPLE("f(3) b(4,1)", masked_select(x[0], x[1])), TAPIR_SAMPLE_AS("f(4,5) i(3)<5", "x[0][:, x[1]]", x[0].index({Slice(), x[1]})),
@@ -46,9 +46,9 @@ TAPIR_OP(index, NoOnnx("GatherND"), index_rule, "Elements picked by index tensor
          TAPIR_SAMPLE_AS("f(4,3,5) b(3,5)", "x[0][:, x[1]]", x[0].index({Slice(), x[1]})),
          TAPIR_SAMPLE_AS("f(3,3,2) b(3) i(1)<3", "x[0][x[2], x[1]]", x[0].index({x[2], x[1]})),
          TAPIR_SAMPLE_AS("f(4,3) i()<4", "x[0][x[1]]", x[0].index({x[1]})));
-TAPIR_OP(index_place, NoOnnx("ScatterND"), index_place_rule, "Zeros with values added where index would read: its gradient.",
+TAPIR_OP(index_place, index_place_rule, "Zeros with values added where index would read: its gradient.",
          TAPIR_SAMPLE_AS("f(3,2) i(3)<4", "", index_place(x[0], {4, 2}, Region{Shape(2), Shape(1), 0, 0}, x[1] * 2, Loc::current())));
-TAPIR_OP(index_put, NoOnnx("ScatterND"), index_put_rule, "Overwrites what an index picks.",
+TAPIR_OP(index_put, index_put_rule, "Overwrites what an index picks.",
          TAPIR_SAMPLE_AS("f(4,3) f(3)", "x[0].clone().index_put_((torch.tensor(1),), x[1])", x[0].clone().index_put_({1}, x[1])),
          TAPIR_SAMPLE_AS("f(4,3) f(2,1)", "torch.cat((x[0][:1], x[1].expand(2, 3), x[0][3:]))", x[0].clone().index_put_({Slice(1, 3)}, x[1])),
          TAPIR_SAMPLE_AS("f(4,3) f()", "torch.cat((x[0][:, :2], x[1].expand(4, 1)), 1)", x[0].clone().index_put_({Ellipsis, -1}, x[1])),
@@ -57,7 +57,7 @@ TAPIR_OP(index_put, NoOnnx("ScatterND"), index_put_rule, "Overwrites what an ind
          TAPIR_SAMPLE_AS("f(4,3) b(4,3) f()", "x[0].clone().index_put_((x[1],), x[2])", x[0].clone().index_put_({x[1]}, x[2])),
          TAPIR_SAMPLE_AS("f(4,3) i(6)<4 f(6,3)", "", x[0].clone().index_put_({x[1]}, x[2])),
          TAPIR_SAMPLE_AS("f(4,3) i(2)<3 f(2)", "", x[0].clone().index_put_({Slice(1, 4), x[1]}, x[2])));
-TAPIR_OP(index_put_add, NoOnnx("ScatterND(add)"), index_put_add_rule, "Adds to what an index picks.",
+TAPIR_OP(index_put_add, index_put_add_rule, "Adds to what an index picks.",
          TAPIR_SAMPLE_AS("f(4,3) i(6)<4 f(6,3)", "x[0].index_put((x[1],), x[2], accumulate=True)", x[0].index_put({x[1]}, x[2], true)),
          TAPIR_SAMPLE_AS("f(4,3) i(6)<4 i(6)<3 f(6)", "x[0].index_put((x[1], x[2]), x[3], accumulate=True)",
                          x[0].index_put({x[1], x[2]}, x[3], true)),
@@ -601,7 +601,7 @@ std::vector<SymInt> picked_by(const TypeCall& t, const Region& region, int i) {
 }
 
 ValueType placed(const TypeCall& t, const PlaceCall& a) {
-    types::need(types::may_be(t[0].shape, picked_by(t, a.region, 1)), "the values have not the region's shape");
+    types::need(may_equal(t[0].shape, picked_by(t, a.region, 1)), "the values have not the region's shape");
     return types::shaped(t[0], t.sizes("whole"));
 }
 
@@ -612,9 +612,9 @@ ValueType put(const TypeCall& t, const Region& region) {
 
 }  // namespace
 
-TAPIR_FORM(index, Region, shaped(t[0], picked_by(t, a, 1)), index_again(x, a), region_fields(f, a));
-TAPIR_FORM(index_place, PlaceCall, placed(t, a), place_again(x, a), f("whole", a.whole); region_fields(f, a.region));
-TAPIR_FORM(index_put, Region, put(t, a), put_again(index_put_op, x, a), region_fields(f, a));
-TAPIR_FORM(index_put_add, Region, put(t, a), put_again(index_put_add_op, x, a), region_fields(f, a));
+TAPIR_FORM(index, Operands::from(1), Region, shaped(t[0], picked_by(t, a, 1)), index_again(x, a), region_fields(f, a));
+TAPIR_FORM(index_place, Operands::from(1), PlaceCall, placed(t, a), place_again(x, a), f("whole", a.whole); region_fields(f, a.region));
+TAPIR_FORM(index_put, Operands::from(2), Region, put(t, a), put_again(index_put_op, x, a), region_fields(f, a));
+TAPIR_FORM(index_put_add, Operands::from(2), Region, put(t, a), put_again(index_put_add_op, x, a), region_fields(f, a));
 
 }  // namespace tapir

@@ -42,13 +42,13 @@ void stack_rule(Backward& b) {
 
 }  // namespace
 
-TAPIR_OP(cat, "Concat", cat_rule, "Tensors joined along an existing dimension.", TAPIR_SAMPLE("f(3) f(4)", cat({x[0], x[1]})),
+TAPIR_OP(cat, cat_rule, "Tensors joined along an existing dimension.", TAPIR_SAMPLE("f(3) f(4)", cat({x[0], x[1]})),
          TAPIR_SAMPLE("f(3,2) f(3,4) f(3,1)", cat({x[0], x[1], x[2]}, 1)), TAPIR_SAMPLE("f(2,3) f(1,3)", cat({x[0], x[1], x[0]}, -2)),
          TAPIR_SAMPLE("f(2,3,2) f(2,1,2)", cat({x[0], x[1]}, 1)), TAPIR_SAMPLE("f(0) f(3,2)", cat({x[0], x[1]})),
          TAPIR_SAMPLE("f(2,0,3) f(2,2,3)", cat({x[0], x[1]}, -2)));
-TAPIR_OP(stack, NoOnnx("Unsqueeze, Concat"), stack_rule, "Tensors of one shape joined along a new dimension.",
-         TAPIR_SAMPLE("f(3) f(3)", stack({x[0], x[1]})), TAPIR_SAMPLE("f(2,3) f(2,3) f(2,3)", stack({x[0], x[1], x[2]}, 1)),
-         TAPIR_SAMPLE("f(2,3) f(2,3)", stack({x[0], x[1], x[0]}, -1)), TAPIR_SAMPLE("f() f()", stack({x[0], x[1]})));
+TAPIR_OP(stack, stack_rule, "Tensors of one shape joined along a new dimension.", TAPIR_SAMPLE("f(3) f(3)", stack({x[0], x[1]})),
+         TAPIR_SAMPLE("f(2,3) f(2,3) f(2,3)", stack({x[0], x[1], x[2]}, 1)), TAPIR_SAMPLE("f(2,3) f(2,3)", stack({x[0], x[1], x[0]}, -1)),
+         TAPIR_SAMPLE("f() f()", stack({x[0], x[1]})));
 
 namespace {
 
@@ -350,7 +350,7 @@ bool stack_into(const FormCall& x, const Tensor& out) { return join_into(x, out,
 
 }  // namespace
 
-TAPIR_INTO_FORM(cat, int, joined(t, a), cat(x.list(), a), cat_into, f("dim", a));
-TAPIR_INTO_FORM(stack, int, stacked(t, a), stack(x.list(), a), stack_into, f("dim", a));
+TAPIR_INTO_FORM(cat, Operands::from(1), int, joined(t, a), cat(x.list(), a), cat_into, f("dim", a));
+TAPIR_INTO_FORM(stack, Operands::from(1), int, stacked(t, a), stack(x.list(), a), stack_into, f("dim", a));
 
 }  // namespace tapir

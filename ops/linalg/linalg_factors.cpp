@@ -61,26 +61,26 @@ std::vector<Tensor> without_signs(const linalg::SVDResult& r) {
 
 }  // namespace
 
-TAPIR_OP(linalg_cholesky, NoOnnx("custom"), cholesky_rule, "The triangular l with l l^T = a.",
+TAPIR_OP(linalg_cholesky, cholesky_rule, "The triangular l with l l^T = a.",
          TAPIR_SAMPLE_AS("f(3,4)", "linalg.cholesky(" TAPIR_DEFINITE ")", linalg::cholesky(definite(x[0]))),
          TAPIR_SAMPLE_AS("f(2,3,3)", "linalg.cholesky(" TAPIR_DEFINITE ", upper=True)", linalg::cholesky(definite(x[0]), true)),
          TAPIR_SAMPLE_AS("f(3,2) u(3,3)", "cholesky_solve(x[0], x[1].tril())", linalg::cholesky_solve(x[0], tril(x[1]))));
-TAPIR_OP(linalg_qr, NoOnnx("custom"), qr_rule, "Orthogonal columns times an upper triangle.",
-         TAPIR_SAMPLE_AS("f(4,3)", "linalg.qr(x[0])", list(linalg::qr(x[0]))), TAPIR_SAMPLE_AS("f(2,2,4)", "linalg.qr(x[0])", list(linalg::qr(x[0]))),
+TAPIR_OP(linalg_qr, qr_rule, "Orthogonal columns times an upper triangle.", TAPIR_SAMPLE_AS("f(4,3)", "linalg.qr(x[0])", list(linalg::qr(x[0]))),
+         TAPIR_SAMPLE_AS("f(2,2,4)", "linalg.qr(x[0])", list(linalg::qr(x[0]))),
          TAPIR_SAMPLE_AS("f(5,2) f(5,3)", "linalg.lstsq(x[0], x[1])[0]", linalg::lstsq(x[0], x[1])),
          TAPIR_SAMPLE_AS("f(2,4) f(2,1)", "linalg.lstsq(x[0], x[1])[0]", linalg::lstsq(x[0], x[1])));
-TAPIR_OP(linalg_eigh, NoOnnx("custom"), eigh_rule, "Eigenvalues and eigenvectors of symmetric matrices.",
+TAPIR_OP(linalg_eigh, eigh_rule, "Eigenvalues and eigenvectors of symmetric matrices.",
          TAPIR_SAMPLE_AS("f(3,3)", "(lambda r: (r[0], r[1] ** 2))(linalg.eigh(" TAPIR_SYMMETRIC "))", without_signs(linalg::eigh(symmetric(x[0])))));
-TAPIR_OP(linalg_eigvalsh, NoOnnx("custom"), eigvalsh_rule, "Eigenvalues of symmetric matrices.",
+TAPIR_OP(linalg_eigvalsh, eigvalsh_rule, "Eigenvalues of symmetric matrices.",
          TAPIR_SAMPLE_AS("f(2,4,4)", "linalg.eigvalsh(" TAPIR_SYMMETRIC ")", linalg::eigvalsh(symmetric(x[0]))));
-TAPIR_OP(linalg_svd, NoOnnx("custom"), svd_rule, "Singular values and vectors.",
+TAPIR_OP(linalg_svd, svd_rule, "Singular values and vectors.",
          TAPIR_SAMPLE_AS("f(4,3)",
                          "(lambda r: (r[1], r[0] ** 2, r[2] ** 2, r[0] @ (r[1] ** 2).diag_embed() @ r[2]))(linalg.svd(x[0], full_matrices=False))",
                          without_signs(linalg::svd(x[0], false))),
          TAPIR_SAMPLE_AS("f(2,2,3)",
                          "(lambda r: (r[1], r[0] ** 2, r[2] ** 2, r[0] @ (r[1] ** 2).diag_embed() @ r[2]))(linalg.svd(x[0], full_matrices=False))",
                          without_signs(linalg::svd(x[0], false))));
-TAPIR_OP(linalg_svdvals, NoOnnx("custom"), svdvals_rule, "Singular values.", TAPIR_SAMPLE_AS("f(3,4)", "linalg.svdvals(x[0])", linalg::svdvals(x[0])),
+TAPIR_OP(linalg_svdvals, svdvals_rule, "Singular values.", TAPIR_SAMPLE_AS("f(3,4)", "linalg.svdvals(x[0])", linalg::svdvals(x[0])),
          TAPIR_SAMPLE_AS("f(2,3,4)", "linalg.matrix_norm(x[0], 'nuc')", linalg::matrix_norm(x[0], "nuc")),
          TAPIR_SAMPLE_AS("f(2,3,4)", "linalg.matrix_norm(x[0], 2)", linalg::matrix_norm(x[0], 2)),
          TAPIR_SAMPLE_AS("f(2,3,4)", "linalg.matrix_norm(x[0], -1)", linalg::matrix_norm(x[0], -1)),
@@ -92,9 +92,9 @@ TAPIR_OP(linalg_svdvals, NoOnnx("custom"), svdvals_rule, "Singular values.", TAP
          TAPIR_SAMPLE_AS("f(3,4)", "linalg.norm(x[0], 'fro')", linalg::norm(x[0], "fro")),
          TAPIR_SAMPLE_AS("f(3,4)", "linalg.norm(x[0], 3, 1, True)", linalg::norm(x[0], 3, {1}, true)),
          TAPIR_SAMPLE_AS("f(4)", "linalg.norm(x[0], 1)", linalg::norm(x[0], 1)));
-TAPIR_OP(linalg_pinv, NoOnnx("custom"), pinv_rule, "The Moore-Penrose inverse.", TAPIR_SAMPLE_AS("f(4,3)", "linalg.pinv(x[0])", linalg::pinv(x[0])),
+TAPIR_OP(linalg_pinv, pinv_rule, "The Moore-Penrose inverse.", TAPIR_SAMPLE_AS("f(4,3)", "linalg.pinv(x[0])", linalg::pinv(x[0])),
          TAPIR_SAMPLE_AS("f(2,2,3)", "linalg.pinv(x[0])", linalg::pinv(x[0])));
-TAPIR_OP(linalg_matrix_rank, NoOnnx("custom"), NonDiff, "How many singular values are not 0.",
+TAPIR_OP(linalg_matrix_rank, NonDiff, "How many singular values are not 0.",
          TAPIR_SAMPLE_AS("f(3,4)", "linalg.matrix_rank(x[0])", linalg::matrix_rank(x[0])),
          TAPIR_SAMPLE_AS("f(2,3,1)", "linalg.matrix_rank(x[0] @ x[0].mT)", linalg::matrix_rank(matmul(x[0], transpose(x[0], -1, -2)), 1e-4)));
 
@@ -520,13 +520,13 @@ ResultTypes types_of(const ValueType& x, const SVDAttrs& a) {
 
 }  // namespace
 
-TAPIR_PLAIN_FORM(linalg_cholesky, same(square(t[0])), linalg::cholesky(x[0]));
-TAPIR_FORM(linalg_qr, QRMode, types_of(t[0], a), qr_of(x[0], a), f("mode", a, {"reduced", "complete", "r"}));
-TAPIR_PLAIN_FORM(linalg_eigh, several(shaped(t[0], leading(square(t[0]), 1)), same(t[0])), eigh_of(x[0]));
-TAPIR_PLAIN_FORM(linalg_eigvalsh, shaped(t[0], leading(square(t[0]), 1)), linalg::eigvalsh(x[0]));
-TAPIR_FORM(linalg_svd, SVDAttrs, types_of(t[0], a), svd_of(x[0], a.full_matrices), f("full_matrices", a.full_matrices));
-TAPIR_PLAIN_FORM(linalg_svdvals, types_of(t[0], SVDAttrs{})[1], linalg::svdvals(x[0]));
-TAPIR_FORM(linalg_pinv, RankAttrs, swapped(ranked(t[0], 2), -1, -2), linalg::pinv(x[0], a.rtol), f("rtol", a.rtol));
-TAPIR_FORM(linalg_matrix_rank, RankAttrs, shaped(t[0], leading(t[0], 2), DType::int64), linalg::matrix_rank(x[0], a.rtol), f("rtol", a.rtol));
+TAPIR_PLAIN_FORM(linalg_cholesky, 1, same(square(t[0])), linalg::cholesky(x[0]));
+TAPIR_FORM(linalg_qr, 1, QRMode, types_of(t[0], a), qr_of(x[0], a), f("mode", a, {"reduced", "complete", "r"}));
+TAPIR_PLAIN_FORM(linalg_eigh, 1, several(shaped(t[0], leading(square(t[0]), 1)), same(t[0])), eigh_of(x[0]));
+TAPIR_PLAIN_FORM(linalg_eigvalsh, 1, shaped(t[0], leading(square(t[0]), 1)), linalg::eigvalsh(x[0]));
+TAPIR_FORM(linalg_svd, 1, SVDAttrs, types_of(t[0], a), svd_of(x[0], a.full_matrices), f("full_matrices", a.full_matrices));
+TAPIR_PLAIN_FORM(linalg_svdvals, 1, types_of(t[0], SVDAttrs{})[1], linalg::svdvals(x[0]));
+TAPIR_FORM(linalg_pinv, 1, RankAttrs, swapped(ranked(t[0], 2), -1, -2), linalg::pinv(x[0], a.rtol), f("rtol", a.rtol));
+TAPIR_FORM(linalg_matrix_rank, 1, RankAttrs, shaped(t[0], leading(t[0], 2), DType::int64), linalg::matrix_rank(x[0], a.rtol), f("rtol", a.rtol));
 
 }  // namespace tapir

@@ -38,24 +38,23 @@ std::vector<Tensor> list(const linalg::SlogdetResult& r) { return {r.sign, r.log
 
 }  // namespace
 
-TAPIR_OP(linalg_solve, NoOnnx("custom"), solve_rule, "The x with a x = b.",
-         TAPIR_SAMPLE_AS("f(3,3) f(3,2)", "linalg.solve(x[0], x[1])", linalg::solve(x[0], x[1])),
+TAPIR_OP(linalg_solve, solve_rule, "The x with a x = b.", TAPIR_SAMPLE_AS("f(3,3) f(3,2)", "linalg.solve(x[0], x[1])", linalg::solve(x[0], x[1])),
          TAPIR_SAMPLE_AS("f(2,3,3) f(2,3)", "linalg.solve(x[0], x[1])", linalg::solve(x[0], x[1])),
          TAPIR_SAMPLE_AS("f(2,1,2,2) f(3,2,4)", "linalg.solve(x[0], x[1])", linalg::solve(x[0], x[1])),
          TAPIR_SAMPLE_AS("f(3,3) f(3)", "linalg.solve(x[0], x[1])", linalg::solve(x[0], x[1])));
-TAPIR_OP(linalg_solve_triangular, NoOnnx("custom"), solve_triangular_rule, "The x with a x = b for a triangular a.",
+TAPIR_OP(linalg_solve_triangular, solve_triangular_rule, "The x with a x = b for a triangular a.",
          TAPIR_SAMPLE_AS("u(3,3) f(3,2)", "linalg.solve_triangular(x[0], x[1], upper=True)", linalg::solve_triangular(x[0], x[1], true)),
          TAPIR_SAMPLE_AS("u(2,3,3) f(2,3)", "linalg.solve_triangular(x[0], x[1], upper=False, left=False)",
                          linalg::solve_triangular(x[0], x[1], false, false)),
          TAPIR_SAMPLE_AS("f(3,3) f(3,2)", "linalg.solve_triangular(x[0], x[1], upper=False, unitriangular=True)",
                          linalg::solve_triangular(x[0], x[1], false, true, true)));
-TAPIR_OP(linalg_inv, NoOnnx("custom"), inv_rule, "The inverse.", TAPIR_SAMPLE_AS("f(3,3)", "linalg.inv(x[0])", linalg::inv(x[0])),
+TAPIR_OP(linalg_inv, inv_rule, "The inverse.", TAPIR_SAMPLE_AS("f(3,3)", "linalg.inv(x[0])", linalg::inv(x[0])),
          TAPIR_SAMPLE_AS("f(2,2,2)", "linalg.inv(x[0])", linalg::inv(x[0])),
          TAPIR_SAMPLE_AS("f(3,3)", "linalg.matrix_power(x[0], 5)", linalg::matrix_power(x[0], 5)),
          TAPIR_SAMPLE_AS("f(2,2)", "linalg.matrix_power(x[0], -3)", linalg::matrix_power(x[0], -3)));
-TAPIR_OP(linalg_det, "Det", det_rule, "The determinant.", TAPIR_SAMPLE_AS("f(3,3)", "linalg.det(x[0])", linalg::det(x[0])),
+TAPIR_OP(linalg_det, det_rule, "The determinant.", TAPIR_SAMPLE_AS("f(3,3)", "linalg.det(x[0])", linalg::det(x[0])),
          TAPIR_SAMPLE_AS("f(2,2,4,4)", "linalg.det(x[0])", linalg::det(x[0])));
-TAPIR_OP(linalg_slogdet, NoOnnx("Det, Sign, Abs, Log"), slogdet_rule, "The sign of the determinant, and log |det|.",
+TAPIR_OP(linalg_slogdet, slogdet_rule, "The sign of the determinant, and log |det|.",
          TAPIR_SAMPLE_AS("f(3,3)", "linalg.slogdet(x[0])", list(linalg::slogdet(x[0]))),
          TAPIR_SAMPLE_AS("f(2,3,3)", "linalg.slogdet(x[0])", list(linalg::slogdet(x[0]))));
 
@@ -262,7 +261,7 @@ namespace {
 ValueType solved_matrices(const TypeCall& t) {
     using namespace types;
     const ValueType &a = square(t[0]), &b = ranked(t[1], 2);
-    need(may_be(size_of(b, -2), size_of(a, -1)), "a does not fit b");
+    need(may_equal(size_of(b, -2), size_of(a, -1)), "a does not fit b");
     return shaped(b, appended(broadcast(leading(a, 2), leading(b, 2)), b, b.rank() - 2));
 }
 
@@ -270,20 +269,20 @@ ValueType solved_matrices(const TypeCall& t) {
 ResultTypes solved(const TypeCall& t) {
     using namespace types;
     const ValueType &a = square(t[0]), &b = ranked(t[1], 1);
-    const bool may_be_vectors = b.rank() + 1 == a.rank() && may_be(b.shape, leading(a, 1));
+    const bool may_be_vectors = b.rank() + 1 == a.rank() && may_equal(b.shape, leading(a, 1));
     if (b.rank() > 1 && !may_be_vectors) return solved_matrices(t);
     if (b.rank() > 1 && !(b.shape == leading(a, 1))) return unstated();
-    need(may_be(size_of(b, -1), size_of(a, -1)), "a does not fit b");
+    need(may_equal(size_of(b, -1), size_of(a, -1)), "a does not fit b");
     return shaped(b, leading(a, 2, {size_of(b, -1)}));
 }
 
 }  // namespace
 
-TAPIR_PLAIN_FORM(linalg_solve, solved(t), linalg::solve(x[0], x[1]));
-TAPIR_FORM(linalg_solve_triangular, TriangularAttrs, solved_matrices(t), linalg::solve_triangular(x[0], x[1], a.upper, /*left=*/true, a.unit),
+TAPIR_PLAIN_FORM(linalg_solve, 2, solved(t), linalg::solve(x[0], x[1]));
+TAPIR_FORM(linalg_solve_triangular, 2, TriangularAttrs, solved_matrices(t), linalg::solve_triangular(x[0], x[1], a.upper, /*left=*/true, a.unit),
            f("upper", a.upper)("unitriangular", a.unit));
-TAPIR_PLAIN_FORM(linalg_inv, same(square(t[0])), linalg::inv(x[0]));
-TAPIR_PLAIN_FORM(linalg_det, shaped(t[0], leading(square(t[0]), 2)), linalg::det(x[0]));
-TAPIR_PLAIN_FORM(linalg_slogdet, several(shaped(t[0], leading(square(t[0]), 2)), shaped(t[0], leading(t[0], 2))), list(linalg::slogdet(x[0])));
+TAPIR_PLAIN_FORM(linalg_inv, 1, same(square(t[0])), linalg::inv(x[0]));
+TAPIR_PLAIN_FORM(linalg_det, 1, shaped(t[0], leading(square(t[0]), 2)), linalg::det(x[0]));
+TAPIR_PLAIN_FORM(linalg_slogdet, 1, several(shaped(t[0], leading(square(t[0]), 2)), shaped(t[0], leading(t[0], 2))), list(linalg::slogdet(x[0])));
 
 }  // namespace tapir

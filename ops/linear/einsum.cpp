@@ -19,7 +19,7 @@
 
 namespace tapir {
 
-TAPIR_OP(tensordot, "Einsum", Composed, "The product summed over several dimensions.", TAPIR_SAMPLE("f(2,3,4) f(3,4,2)", tensordot(x[0], x[1])),
+TAPIR_OP(tensordot, Composed, "The product summed over several dimensions.", TAPIR_SAMPLE("f(2,3,4) f(3,4,2)", tensordot(x[0], x[1])),
          TAPIR_SAMPLE("f(2,3) f(3,2)", tensordot(x[0], x[1], 1)), TAPIR_SAMPLE("f(2) f(3)", tensordot(x[0], x[1], 0)),
          TAPIR_SAMPLE_AS("f(2,3,4) f(4,5,2)", "tensordot(x[0], x[1], ([0, 2], [2, 0]))", tensordot(x[0], x[1], {0, 2}, {2, 0})));
 

@@ -29,20 +29,19 @@ void linear_rule(Backward& b);
 
 }  // namespace
 
-TAPIR_OP(matmul, "MatMul", matmul_rule, "Matrix product with broadcast batch dimensions.", TAPIR_SAMPLE("f(2,3) f(3,4)", matmul(x[0], x[1])),
+TAPIR_OP(matmul, matmul_rule, "Matrix product with broadcast batch dimensions.", TAPIR_SAMPLE("f(2,3) f(3,4)", matmul(x[0], x[1])),
          TAPIR_SAMPLE("f(3) f(3)", matmul(x[0], x[1])), TAPIR_SAMPLE("f(2,3) f(3)", matmul(x[0], x[1])),
          TAPIR_SAMPLE("f(3) f(3,2)", matmul(x[0], x[1])), TAPIR_SAMPLE("f(2,3,4) f(4,2)", matmul(x[0], x[1])),
          TAPIR_SAMPLE("f(2,3,4) f(4)", matmul(x[0], x[1])), TAPIR_SAMPLE("f(4) f(2,4,3)", matmul(x[0], x[1])),
          TAPIR_SAMPLE("f(2,1,3,4) f(3,4,2)", matmul(x[0], x[1])), TAPIR_SAMPLE("f(2,3) f(2,3,2)", matmul(x[0], x[1])),
          TAPIR_SAMPLE("f(2,3) f(3,4)", mm(x[0], x[1])), TAPIR_SAMPLE("f(2,3,4) f(2,4,2)", bmm(x[0], x[1])),
          TAPIR_SAMPLE("f(2,3) f(3)", mv(x[0], x[1])), TAPIR_SAMPLE("f(3) f(3)", dot(x[0], x[1])), TAPIR_SAMPLE("f(3) f(2)", outer(x[0], x[1])));
-TAPIR_OP(baddbmm, NoOnnx("MatMul, Mul, Add"), Composed, "beta * c + alpha * a b, of batches.",
+TAPIR_OP(baddbmm, Composed, "beta * c + alpha * a b, of batches.",
          TAPIR_SAMPLE_AS("f(2,3,2) f(2,3,4) f(2,4,2)", "baddbmm(x[0], x[1], x[2], beta=3, alpha=2)", baddbmm(x[0], x[1], x[2], 3, 2)),
          TAPIR_SAMPLE("f(3) f(3,4) f(4)", addmv(x[0], x[1], x[2])), TAPIR_SAMPLE("f(4) f(4)", vdot(x[0], x[1])));
-TAPIR_OP(bilinear, NoOnnx("Einsum"), Composed, "Sums over products of two inputs.",
-         TAPIR_SAMPLE("f(2,3) f(2,4) f(5,3,4) f(5)", bilinear(x[0], x[1], x[2], x[3])),
+TAPIR_OP(bilinear, Composed, "Sums over products of two inputs.", TAPIR_SAMPLE("f(2,3) f(2,4) f(5,3,4) f(5)", bilinear(x[0], x[1], x[2], x[3])),
          TAPIR_SAMPLE("f(2,3,2) f(2,3,2) f(1,2,2)", bilinear(x[0], x[1], x[2])), TAPIR_SAMPLE("f(2) f(3) f(4,2,3)", bilinear(x[0], x[1], x[2])));
-TAPIR_OP(linear, "Gemm", linear_rule, "x W^T + b.", TAPIR_SAMPLE("f(2,3) f(4,3) f(4)", linear(x[0], x[1], x[2])),
+TAPIR_OP(linear, linear_rule, "x W^T + b.", TAPIR_SAMPLE("f(2,3) f(4,3) f(4)", linear(x[0], x[1], x[2])),
          TAPIR_SAMPLE("f(3) f(4,3) f(4)", linear(x[0], x[1], x[2])), TAPIR_SAMPLE("f(2,3) f(4,3)", linear(x[0], x[1])),
          TAPIR_SAMPLE("f(2,3,4) f(2,4) f(2)", linear(x[0], x[1], x[2])), TAPIR_SAMPLE("f(1,5) f(3,5) f(3)", linear(x[0], x[1], x[2])));
 
@@ -641,14 +640,14 @@ bool linear_into(const FormCall& x, const Tensor& out) {
 [[maybe_unused]] static ValueType types_of_linear(const TypeCall& t) {
     using namespace types;
     const ValueType &x = ranked(t[0], 1), &weight = ranked(t[1], 1, 2);
-    need(may_be(size_of(x, -1), size_of(weight, -1)), "the input does not fit the weight (out, in)");
+    need(may_equal(size_of(x, -1), size_of(weight, -1)), "the input does not fit the weight (out, in)");
     const ValueType y = shaped(x, appended(leading(x, 1), weight, 0, weight.rank() - 1), promoted(t));
     if (t.count > 2) static_cast<void>(weight.rank() == 1 ? ranked(t[2], 0, 0) : holding(y, t[2]));
     return y;
 }
 
-TAPIR_INTO_FORM(matmul, detail::NoAttrs, multiplied(t[0], t[1]), matmul(x[0], x[1]), matmul_into, static_cast<void>(f));
-TAPIR_INTO_FORM(linear, detail::NoAttrs, types_of_linear(t), (x.count > 2 ? linear(x[0], x[1], x[2]) : linear(x[0], x[1])), linear_into,
-                static_cast<void>(f));
+TAPIR_INTO_FORM(matmul, 2, detail::NoAttrs, multiplied(t[0], t[1]), matmul(x[0], x[1]), matmul_into, static_cast<void>(f));
+TAPIR_INTO_FORM(linear, Operands(2, 3), detail::NoAttrs, types_of_linear(t), (x.count > 2 ? linear(x[0], x[1], x[2]) : linear(x[0], x[1])),
+                linear_into, static_cast<void>(f));
 
 }  // namespace tapir

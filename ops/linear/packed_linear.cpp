@@ -68,7 +68,7 @@ Tensor packed_weight(const Tensor& weight) {
     return packed;
 }
 
-TAPIR_INTO_FORM(packed_linear, PackedAttrs, shaped(t[0], leading(t[0], 1, {t.size("out_features")})), packed_linear_of(x, a), packed_linear_into,
-                f("out_features", a.out_features));
+TAPIR_INTO_FORM(packed_linear, Operands::from(1), PackedAttrs, shaped(t[0], leading(t[0], 1, {t.size("out_features")})), packed_linear_of(x, a),
+                packed_linear_into, f("out_features", a.out_features));
 
 }  // namespace tapir

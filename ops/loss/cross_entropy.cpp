@@ -35,11 +35,10 @@ Tensor cross_entropy_backward(const In& g, const In& logits, const In& targets, 
 
 }  // namespace
 
-TAPIR_OP(cross_entropy, "SoftmaxCrossEntropyLoss", cross_entropy_rule, "-log softmax(logits)[target].",
-         TAPIR_SAMPLE("f(4,5) i(4)<5", cross_entropy(x[0], x[1])), TAPIR_SAMPLE("f(1,5) i(1)<5", cross_entropy(x[0], x[1])),
-         TAPIR_SAMPLE("f(40,5) i(40)<5", cross_entropy(x[0], x[1])), TAPIR_SAMPLE("f(7) i()<7", cross_entropy(x[0], x[1])),
-         TAPIR_SAMPLE("f(3,70) i(3)<70", cross_entropy(x[0], x[1])), TAPIR_SAMPLE("f(2,3,4) i(2,4)<3", cross_entropy(x[0], x[1])),
-         TAPIR_SAMPLE("f(2,3,4,5) i(2,4,5)<3", cross_entropy(x[0], x[1])),
+TAPIR_OP(cross_entropy, cross_entropy_rule, "-log softmax(logits)[target].", TAPIR_SAMPLE("f(4,5) i(4)<5", cross_entropy(x[0], x[1])),
+         TAPIR_SAMPLE("f(1,5) i(1)<5", cross_entropy(x[0], x[1])), TAPIR_SAMPLE("f(40,5) i(40)<5", cross_entropy(x[0], x[1])),
+         TAPIR_SAMPLE("f(7) i()<7", cross_entropy(x[0], x[1])), TAPIR_SAMPLE("f(3,70) i(3)<70", cross_entropy(x[0], x[1])),
+         TAPIR_SAMPLE("f(2,3,4) i(2,4)<3", cross_entropy(x[0], x[1])), TAPIR_SAMPLE("f(2,3,4,5) i(2,4,5)<3", cross_entropy(x[0], x[1])),
          TAPIR_SAMPLE_AS("f(4,5) i(4)<5", "cross_entropy(x[0], x[1], reduction='sum')", cross_entropy(x[0], x[1], {.reduction = Reduction::sum})),
          TAPIR_SAMPLE_AS("f(4,5) i(4)<5", "cross_entropy(x[0], x[1], reduction='none')", cross_entropy(x[0], x[1], {.reduction = Reduction::none})),
          TAPIR_SAMPLE_AS("f(2,5,3) i(2,3)<5", "cross_entropy(x[0], x[1], reduction='none')",
@@ -54,15 +53,14 @@ TAPIR_OP(cross_entropy, "SoftmaxCrossEntropyLoss", cross_entropy_rule, "-log sof
          TAPIR_SAMPLE_AS("f(2,3,4) p(2,3,4)", "cross_entropy(x[0], x[1], reduction='none', label_smoothing=0.1)",
                          cross_entropy(x[0], x[1], {.reduction = Reduction::none, .label_smoothing = 0.1})));
 TAPIR_OP(
-    nll_loss, "NegativeLogLikelihoodLoss", nll_loss_rule, "-log_probs[target].", TAPIR_SAMPLE("f(4,5) i(4)<5", nll_loss(x[0], x[1])),
+    nll_loss, nll_loss_rule, "-log_probs[target].", TAPIR_SAMPLE("f(4,5) i(4)<5", nll_loss(x[0], x[1])),
     TAPIR_SAMPLE("f(5) i()<5", nll_loss(x[0], x[1])), TAPIR_SAMPLE("f(2,3,4) i(2,4)<3", nll_loss(x[0], x[1])),
     TAPIR_SAMPLE_AS("f(4,5) i(4)<5", "nll_loss(x[0], x[1], reduction='none')", nll_loss(x[0], x[1], {.reduction = Reduction::none})),
     TAPIR_SAMPLE_AS("f(6,3) i(6)<3", "nll_loss(x[0], x[1], torch.tensor([0.5, 1, 2]).to(x[0].dtype), ignore_index=1, reduction='sum')",
                     nll_loss(x[0], x[1],
                              {.weight = tensor({0.5, 1.0, 2.0}, {x[0].dtype(), x[0].device()}), .ignore_index = 1, .reduction = Reduction::sum})));
 // What the rule of cross_entropy with class indices is where that is recorded, so that a graph of a gradient has one node for it, too.
-TAPIR_OP(cross_entropy_backward, NoOnnx("Softmax, Equal, Where, Mul, Sub"), cross_entropy_backward_rule,
-         "The gradient of cross_entropy: g (softmax(logits) - one_hot(target)).",
+TAPIR_OP(cross_entropy_backward, cross_entropy_backward_rule, "The gradient of cross_entropy: g (softmax(logits) - one_hot(target)).",
          TAPIR_SAMPLE_AS("f() f(4,5) i(4)<5", "torch.autograd.functional.vjp(lambda t: cross_entropy(t, x[2]), x[1], x[0])[1]",
                          cross_entropy_backward(x[0], x[1], x[2], {})),
          TAPIR_SAMPLE_AS("f() f(7) i()<7", "torch.autograd.functional.vjp(lambda t: cross_entropy(t, x[2]), x[1], x[0])[1]",
@@ -730,23 +728,24 @@ ResultTypes types_of(const TypeCall& t, int first, const Call& a) {
     if (is_floating(targets.dtype)) return unstated();  // probabilities
     const int dim = class_dim(x.rank());
     ValueType losses = dropped(x, dim);
-    need(may_be(targets.shape, losses.shape), "the targets do not fit the input; the classes are dimension 1");
-    if (t.count > first + 2) need(may_be(t[first + 2].shape, {size_of(x, dim)}), "needs a weight for each class");
+    need(may_equal(targets.shape, losses.shape), "the targets do not fit the input; the classes are dimension 1");
+    if (t.count > first + 2) need(may_equal(t[first + 2].shape, {size_of(x, dim)}), "needs a weight for each class");
     return reduced_type(alike(losses, targets), a.reduction);
 }
 
 ResultTypes types_of_backward(const TypeCall& t, const Call& a) {
     const ResultTypes loss = types_of(t, 1, a);
     if (loss.empty()) return {};
-    types::need(types::may_be(t[0].shape, loss[0].shape), "the gradient has not the loss's shape");
+    types::need(may_equal(t[0].shape, loss[0].shape), "the gradient has not the loss's shape");
     return t[1];
 }
 
 }  // namespace
 
-TAPIR_INTO_FORM(cross_entropy, Call, types_of(t, 0, a), cross_entropy(x[0], x[1], options_of(x, a)), cross_entropy_into, call_fields(f, a));
-TAPIR_INTO_FORM(cross_entropy_backward, Call, types_of_backward(t, a), cross_entropy_backward_of(x, a), cross_entropy_backward_into,
+TAPIR_INTO_FORM(cross_entropy, Operands(2, 3), Call, types_of(t, 0, a), cross_entropy(x[0], x[1], options_of(x, a)), cross_entropy_into,
                 call_fields(f, a));
-TAPIR_FORM(nll_loss, Call, types_of(t, 0, a), nll_loss(x[0], x[1], options_of(x, a)), call_fields(f, a));
+TAPIR_INTO_FORM(cross_entropy_backward, Operands::from(2), Call, types_of_backward(t, a), cross_entropy_backward_of(x, a),
+                cross_entropy_backward_into, call_fields(f, a));
+TAPIR_FORM(nll_loss, Operands(2, 3), Call, types_of(t, 0, a), nll_loss(x[0], x[1], options_of(x, a)), call_fields(f, a));
 
 }  // namespace tapir

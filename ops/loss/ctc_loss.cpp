@@ -34,8 +34,7 @@ namespace {
 void ctc_loss_rule(Backward& b);
 }
 
-TAPIR_OP(ctc_loss, NoOnnx("Scan, Gather, Exp, Log, Add, ScatterElements"), ctc_loss_rule,
-         "-log of the summed probability of all paths that spell a target.",
+TAPIR_OP(ctc_loss, ctc_loss_rule, "-log of the summed probability of all paths that spell a target.",
          TAPIR_SAMPLE("f(6,2,4) i(2,3)<3 i(2)<2 i(2)<4", ctc_loss(log_softmax(x[0], 2), x[1] + 1, x[2] + 5, x[3])),
          TAPIR_SAMPLE_AS("f(5,2,3) i(2,2)<1 i(2)<2 i(2)<3", "ctc_loss(log_softmax(x[0], 2), x[1] * 2, x[2] + 4, x[3], 1, reduction='none')",
                          ctc_loss(log_softmax(x[0], 2), x[1] * 2, x[2] + 4, x[3], {.blank = 1, .reduction = Reduction::none})),
@@ -389,15 +388,15 @@ std::vector<Tensor> ctc_losses(const In& log_probs, const In& targets, const In&
 ResultTypes types_of(const TypeCall& t, const Call& a) {
     using namespace types;
     const ValueType x = ranked(t[0], 2, 3).rank() == 2 ? inserted(t[0], 1, 1) : t[0], &targets = ranked(t[1], 1, 2);
-    need(targets.rank() == 1 || may_be(size_of(targets, 0), size_of(x, 1)), "needs targets (n, longest), or one behind the other");
-    for (const int i : {2, 3}) need(t[i].rank() < 2 && may_be(product(t[i].shape), size_of(x, 1)), "needs a length for each example");
+    need(targets.rank() == 1 || may_equal(size_of(targets, 0), size_of(x, 1)), "needs targets (n, longest), or one behind the other");
+    for (const int i : {2, 3}) need(t[i].rank() < 2 && may_equal(product(t[i].shape), size_of(x, 1)), "needs a length for each example");
     const ValueType losses = shaped(x, {size_of(x, 1)});
     return a.keep_gradient ? ResultTypes{losses, x} : ResultTypes(losses);
 }
 
 }  // namespace
 
-TAPIR_FORM(ctc_loss, Call, types_of(t, a), ctc_losses(x[0], x[1], x[2], x[3], a),
+TAPIR_FORM(ctc_loss, 4, Call, types_of(t, a), ctc_losses(x[0], x[1], x[2], x[3], a),
            f("blank", a.blank)("zero_infinity", a.zero_infinity)("keep_gradient", a.keep_gradient));
 
 }  // namespace tapir

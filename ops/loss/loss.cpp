@@ -31,8 +31,7 @@ void binary_cross_entropy_rule(Backward& b);
 
 }  // namespace
 
-TAPIR_OP(mse_loss, NoOnnx("Sub, Mul, ReduceMean"), mse_loss_rule,
-         "The mean or sum of (input - target)^2. Samples of the losses made of other ops stand here too.",
+TAPIR_OP(mse_loss, mse_loss_rule, "The mean or sum of (input - target)^2. Samples of the losses made of other ops stand here too.",
          TAPIR_SAMPLE("f(3,4) f(3,4)", mse_loss(x[0], x[1])), TAPIR_SAMPLE("f(3,4) f(4)", mse_loss(x[0], x[1])),
          TAPIR_SAMPLE("f() f()", mse_loss(x[0], x[1])),
          TAPIR_SAMPLE_AS("f(2,3,4) f(2,3,4)", "mse_loss(x[0], x[1], reduction='sum')", mse_loss(x[0], x[1], Reduction::sum)),
@@ -83,8 +82,8 @@ TAPIR_OP(mse_loss, NoOnnx("Sub, Mul, ReduceMean"), mse_loss_rule,
                          gaussian_nll_loss(x[0], x[1], x[2], true, 1e-6, Reduction::sum)),
          TAPIR_SAMPLE("f(3,4) f(3,4)", cosine_similarity(x[0], x[1])), TAPIR_SAMPLE("f(2,3,4) f(3,1)", cosine_similarity(x[0], x[1], -2)),
          TAPIR_SAMPLE("f(3,4) f(3,4)", pairwise_distance(x[0], x[1])), TAPIR_SAMPLE("f(3,4) f(4)", pairwise_distance(x[0], x[1], 3, 1e-3, true)));
-TAPIR_OP(binary_cross_entropy, NoOnnx("Log, Max, Mul, Add, Neg"), binary_cross_entropy_rule,
-         "-(t log(x) + (1 - t) log(1 - x)), logarithms kept above -100.", TAPIR_SAMPLE("p(3,4) p(3,4)", binary_cross_entropy(x[0], x[1])),
+TAPIR_OP(binary_cross_entropy, binary_cross_entropy_rule, "-(t log(x) + (1 - t) log(1 - x)), logarithms kept above -100.",
+         TAPIR_SAMPLE("p(3,4) p(3,4)", binary_cross_entropy(x[0], x[1])),
          TAPIR_SAMPLE_AS("p(3,4) p(3,4) p(4)", "binary_cross_entropy(x[0], x[1], x[2].detach())", binary_cross_entropy(x[0], x[1], x[2])),
          TAPIR_SAMPLE_AS("p(3,4) p(3,4)", "binary_cross_entropy(x[0], x[1], reduction='none')",
                          binary_cross_entropy(x[0], x[1], {}, Reduction::none)),
@@ -413,7 +412,8 @@ Tensor kl_div(In input, In target, Reduction reduction, bool log_target) {
     return reduced_type(pair_type(t, types::floating(promote(t[0].dtype, t[1].dtype))), a.reduction);
 }
 
-TAPIR_FORM(mse_loss, MseCall, types_of(t, a), mse_loss(x[0], x[1], a.reduction), f("reduction", a.reduction, {"none", "mean", "sum", "batchmean"}));
-TAPIR_PLAIN_FORM(binary_cross_entropy, alike(t[0], t[1]), binary_cross_entropy(x[0], x[1], {}, Reduction::none));
+TAPIR_FORM(mse_loss, 2, MseCall, types_of(t, a), mse_loss(x[0], x[1], a.reduction),
+           f("reduction", a.reduction, {"none", "mean", "sum", "batchmean"}));
+TAPIR_PLAIN_FORM(binary_cross_entropy, 2, alike(t[0], t[1]), binary_cross_entropy(x[0], x[1], {}, Reduction::none));
 
 }  // namespace tapir

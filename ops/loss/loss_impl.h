@@ -58,7 +58,7 @@ inline ValueType reduced_type(const ValueType& losses, Reduction reduction) {
 /// Of losses of pairs, where one broadcasts to the other.
 inline ValueType pair_type(const TypeCall& t, DType dtype) {
     std::vector<SymInt> both = types::broadcast(t, 0, 2);
-    types::need(types::may_be(both, t[0].shape) || types::may_be(both, t[1].shape), "input and target make a third shape");
+    types::need(may_equal(both, t[0].shape) || may_equal(both, t[1].shape), "input and target make a third shape");
     return types::shaped(t[0], std::move(both), dtype);
 }
 

@@ -24,13 +24,13 @@ void pair_loss_rule(Backward& b);
 
 }  // namespace
 
-TAPIR_OP(huber_loss, NoOnnx("Sub, Abs, Where, ReduceMean"), pair_loss_rule, "Quadratic within delta, linear beyond.",
+TAPIR_OP(huber_loss, pair_loss_rule, "Quadratic within delta, linear beyond.",
          TAPIR_SAMPLE_AS("f(3,4) f(4)", "huber_loss(x[0], x[1], 'sum', 0.7)", huber_loss(x[0], x[1], Reduction::sum, 0.7)),
          TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "huber_loss(x[0], x[1], 'mean', 0.3)", huber_loss(x[0], x[1], Reduction::mean, 0.3)));
-TAPIR_OP(smooth_l1_loss, NoOnnx("Sub, Abs, Where, ReduceMean"), pair_loss_rule, "huber_loss / beta.",
+TAPIR_OP(smooth_l1_loss, pair_loss_rule, "huber_loss / beta.",
          TAPIR_SAMPLE_AS("f(3,4) f(3,1)", "smooth_l1_loss(x[0], x[1], reduction='none', beta=0.7)", smooth_l1_loss(x[0], x[1], Reduction::none, 0.7)),
          TAPIR_SAMPLE_AS("f(3,4) f(3,4)", "smooth_l1_loss(x[0], x[1], beta=2)", smooth_l1_loss(x[0], x[1], Reduction::mean, 2)));
-TAPIR_OP(binary_cross_entropy_with_logits, NoOnnx("Mul, Exp, Log, Sub, ReduceMean"), pair_loss_rule, "Binary cross-entropy of sigmoid(input).",
+TAPIR_OP(binary_cross_entropy_with_logits, pair_loss_rule, "Binary cross-entropy of sigmoid(input).",
          TAPIR_SAMPLE_AS("f(3,4) p(3,4)", "binary_cross_entropy_with_logits(x[0], x[1], reduction='none')",
                          binary_cross_entropy_with_logits(x[0], x[1], {}, {}, Reduction::none)),
          TAPIR_SAMPLE_AS("f(3,4) p(3,4) u(4)", "binary_cross_entropy_with_logits(x[0], x[1], x[2], reduction='sum')",
@@ -165,9 +165,9 @@ Fields& reduction_field(Fields& f, Call& a) { return f("reduction", a.reduction,
 
 }  // namespace
 
-TAPIR_FORM(huber_loss, Call, types_of(t, a), huber_loss(x[0], x[1], a.reduction, a.beta), reduction_field(f, a)("delta", a.beta));
-TAPIR_FORM(smooth_l1_loss, Call, types_of(t, a), smooth_l1_loss(x[0], x[1], a.reduction, a.beta), reduction_field(f, a)("beta", a.beta));
-TAPIR_FORM(binary_cross_entropy_with_logits, Call, (alike(t[0], t[1]), types_of(t, a)),
+TAPIR_FORM(huber_loss, 2, Call, types_of(t, a), huber_loss(x[0], x[1], a.reduction, a.beta), reduction_field(f, a)("delta", a.beta));
+TAPIR_FORM(smooth_l1_loss, 2, Call, types_of(t, a), smooth_l1_loss(x[0], x[1], a.reduction, a.beta), reduction_field(f, a)("beta", a.beta));
+TAPIR_FORM(binary_cross_entropy_with_logits, 2, Call, (alike(t[0], t[1]), types_of(t, a)),
            binary_cross_entropy_with_logits(x[0], x[1], {}, {}, a.reduction), reduction_field(f, a));
 
 }  // namespace tapir

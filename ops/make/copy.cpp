@@ -30,13 +30,12 @@ void copy_rule(Backward& b) { b.give(1, b.grad().to(b.attrs<Device>(), b.record(
 
 }  // namespace
 
-TAPIR_OP(clone, "Identity", clone_rule, "A contiguous copy.", TAPIR_SAMPLE("f(3,4)", clone(x[0])));
-TAPIR_OP(to_dtype, "Cast", to_dtype_rule, "Another element type.", TAPIR_SAMPLE_AS("i(3,4)<9", "x[0].to(torch.float64)", to(x[0], float64)));
-TAPIR_OP(to_device, "Identity", to_device_rule, "The same values on another device.", TAPIR_SAMPLE_AS("f(3,4)", "x[0].to('cpu')", to(x[0], cpu)));
-TAPIR_OP(copy, NoOnnx("Identity, Expand"), copy_rule, "Overwrites a tensor with another, broadcast and converted.",
+TAPIR_OP(clone, clone_rule, "A contiguous copy.", TAPIR_SAMPLE("f(3,4)", clone(x[0])));
+TAPIR_OP(to_dtype, to_dtype_rule, "Another element type.", TAPIR_SAMPLE_AS("i(3,4)<9", "x[0].to(torch.float64)", to(x[0], float64)));
+TAPIR_OP(to_device, to_device_rule, "The same values on another device.", TAPIR_SAMPLE_AS("f(3,4)", "x[0].to('cpu')", to(x[0], cpu)));
+TAPIR_OP(copy, copy_rule, "Overwrites a tensor with another, broadcast and converted.",
          TAPIR_SAMPLE_AS("f(3,4) f(4)", "x[0].clone().copy_(x[1])", clone(x[0]).copy_(x[1])));
-TAPIR_OP(fill, NoOnnx("Expand"), Overwritten, "Overwrites a tensor with a number.",
-         TAPIR_SAMPLE_AS("f(3,4)", "x[0].clone().fill_(2.5)", clone(x[0]).fill_(2.5)));
+TAPIR_OP(fill, Overwritten, "Overwrites a tensor with a number.", TAPIR_SAMPLE_AS("f(3,4)", "x[0].clone().fill_(2.5)", clone(x[0]).fill_(2.5)));
 
 namespace {
 
@@ -376,10 +375,10 @@ Tensor overwritten(const Tensor& self, const Tensor& source) { return clone(sour
 
 }  // namespace
 
-TAPIR_PLAIN_FORM(clone, same(t[0]), clone(x[0]));
-TAPIR_VIEW_FORM(to_dtype, DType, same(t[0], a), to(x[0], a), f("dtype", a));
-TAPIR_VIEW_FORM(to_device, Device, (ValueType{t[0].dtype, a, t[0].shape}), to(x[0], a), f("device", a));
-TAPIR_PLAIN_FORM(copy, same(holding(t[0], t[1])), overwritten(x[0], x[1]));
-TAPIR_PLAIN_FORM(fill, same(holding(t[0], t[1])), overwritten(x[0], x[1]));
+TAPIR_PLAIN_FORM(clone, Operands(1).moved(), same(t[0]), clone(x[0]));
+TAPIR_VIEW_FORM(to_dtype, 1, DType, same(t[0], a), to(x[0], a), f("dtype", a));
+TAPIR_VIEW_FORM(to_device, 1, Device, (ValueType{t[0].dtype, a, t[0].shape}), to(x[0], a), f("device", a));
+TAPIR_PLAIN_FORM(copy, 2, same(holding(t[0], t[1])), overwritten(x[0], x[1]));
+TAPIR_PLAIN_FORM(fill, 2, same(holding(t[0], t[1])), overwritten(x[0], x[1]));
 
 }  // namespace tapir

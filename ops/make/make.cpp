@@ -22,34 +22,31 @@
 
 namespace tapir {
 
-TAPIR_OP(empty, "ConstantOfShape", Given, "A tensor whose elements are not set.",
+TAPIR_OP(empty, Given, "A tensor whose elements are not set.",
          TAPIR_SAMPLE_AS("f(2,3)", "torch.zeros(2, 3, dtype=x[0].dtype)", empty({2, 3}, {x[0].dtype(), x[0].device()}).zero_()));
-TAPIR_OP(zeros, "ConstantOfShape", Given, "Zeros.",
-         TAPIR_SAMPLE_AS("f(2,3)", "torch.zeros(2, 3, dtype=x[0].dtype)", zeros({2, 3}, {x[0].dtype(), x[0].device()})),
+TAPIR_OP(zeros, Given, "Zeros.", TAPIR_SAMPLE_AS("f(2,3)", "torch.zeros(2, 3, dtype=x[0].dtype)", zeros({2, 3}, {x[0].dtype(), x[0].device()})),
          TAPIR_SAMPLE_AS("f(2,3)", "x[0].new_zeros(4)", x[0].new_zeros({4})));
-TAPIR_OP(ones, "ConstantOfShape", Given, "Ones.",
-         TAPIR_SAMPLE_AS("f(2,3)", "torch.ones(2, 3, dtype=x[0].dtype)", ones({2, 3}, {x[0].dtype(), x[0].device()})),
+TAPIR_OP(ones, Given, "Ones.", TAPIR_SAMPLE_AS("f(2,3)", "torch.ones(2, 3, dtype=x[0].dtype)", ones({2, 3}, {x[0].dtype(), x[0].device()})),
          TAPIR_SAMPLE_AS("", "torch.ones(())", ones({})));
-TAPIR_OP(full, "ConstantOfShape", Given, "One number throughout.",
+TAPIR_OP(full, Given, "One number throughout.",
          TAPIR_SAMPLE_AS("f(2,3)", "torch.full((2, 3), 3, dtype=x[0].dtype)", full({2, 3}, 3, {x[0].dtype(), x[0].device()})),
          TAPIR_SAMPLE("", full({2, 2}, 1.5)), TAPIR_SAMPLE("", full({2, 2}, true)));
-TAPIR_OP(empty_like, NoOnnx("Shape, ConstantOfShape"), Given, "As a tensor in shape, dtype and device; its elements are not set.",
+TAPIR_OP(empty_like, Given, "As a tensor in shape, dtype and device; its elements are not set.",
          TAPIR_SAMPLE_AS("f(2,3)", "torch.zeros_like(x[0])", empty_like(x[0]).zero_()));
-TAPIR_OP(zeros_like, NoOnnx("Shape, ConstantOfShape"), Given, "Zeros, as a tensor in shape, dtype and device.",
-         TAPIR_SAMPLE("f(2,3)", zeros_like(x[0])));
-TAPIR_OP(full_like, NoOnnx("Shape, ConstantOfShape"), Given, "One number throughout, as a tensor in shape, dtype and device.",
-         TAPIR_SAMPLE("f(2,3)", full_like(x[0], 3)), TAPIR_SAMPLE("f(2,3)", ones_like(x[0])));
-TAPIR_OP(arange, "Range", Given, "start, start + step, ... below end.", TAPIR_SAMPLE("", arange(5)), TAPIR_SAMPLE("", arange(1, 2.1, 0.25)),
+TAPIR_OP(zeros_like, Given, "Zeros, as a tensor in shape, dtype and device.", TAPIR_SAMPLE("f(2,3)", zeros_like(x[0])));
+TAPIR_OP(full_like, Given, "One number throughout, as a tensor in shape, dtype and device.", TAPIR_SAMPLE("f(2,3)", full_like(x[0], 3)),
+         TAPIR_SAMPLE("f(2,3)", ones_like(x[0])));
+TAPIR_OP(arange, Given, "start, start + step, ... below end.", TAPIR_SAMPLE("", arange(5)), TAPIR_SAMPLE("", arange(1, 2.1, 0.25)),
          TAPIR_SAMPLE_AS("f(2)", "torch.arange(7, 1, -2, dtype=x[0].dtype)", arange(7, 1, -2, {x[0].dtype(), x[0].device()})));
-TAPIR_OP(linspace, NoOnnx("Range, Mul, Add"), Given, "Numbers at equal distances.", TAPIR_SAMPLE("", linspace(-1, 2, 5)));
-TAPIR_OP(logspace, NoOnnx("Range, Mul, Add, Pow"), Given, "Powers at equal distances of the exponent.", TAPIR_SAMPLE("", logspace(0, 2, 5, 2)));
-TAPIR_OP(tril_indices, NoOnnx("Constant"), Given, "The places in the lower triangle of a matrix.", TAPIR_SAMPLE("", tril_indices(3, 4)),
+TAPIR_OP(linspace, Given, "Numbers at equal distances.", TAPIR_SAMPLE("", linspace(-1, 2, 5)));
+TAPIR_OP(logspace, Given, "Powers at equal distances of the exponent.", TAPIR_SAMPLE("", logspace(0, 2, 5, 2)));
+TAPIR_OP(tril_indices, Given, "The places in the lower triangle of a matrix.", TAPIR_SAMPLE("", tril_indices(3, 4)),
          TAPIR_SAMPLE("", tril_indices(3, 4, -1)));
-TAPIR_OP(triu_indices, NoOnnx("Constant"), Given, "The places in the upper triangle of a matrix.", TAPIR_SAMPLE("", triu_indices(3, 4)),
+TAPIR_OP(triu_indices, Given, "The places in the upper triangle of a matrix.", TAPIR_SAMPLE("", triu_indices(3, 4)),
          TAPIR_SAMPLE("", triu_indices(3, 4, 1)));
-TAPIR_OP(eye, NoOnnx("ConstantOfShape, EyeLike"), Given, "Ones on the diagonal.", TAPIR_SAMPLE("", eye(3)),
+TAPIR_OP(eye, Given, "Ones on the diagonal.", TAPIR_SAMPLE("", eye(3)),
          TAPIR_SAMPLE_AS("f(2)", "torch.eye(2, 3, dtype=x[0].dtype)", eye(2, 3, {x[0].dtype(), x[0].device()})));
-TAPIR_OP(tensor, "Constant", Given, "Numbers that the program holds.",
+TAPIR_OP(tensor, Given, "Numbers that the program holds.",
          TAPIR_SAMPLE_AS("f(2)", "torch.tensor([[1, 2], [3, 4]], dtype=x[0].dtype)", tensor({{1, 2}, {3, 4}}, {x[0].dtype(), x[0].device()})),
          TAPIR_SAMPLE("", tensor(1.5)), TAPIR_SAMPLE_AS("", "torch.tensor([3, 1])", tensor(std::vector<std::int64_t>{3, 1})));
 
@@ -571,7 +568,7 @@ SymInt steps_of(const TypeCall& t) {
         if (from->is_number() && to->is_number()) return count_steps(from->number(), to->number(), by->number(), t.loc);
         const int64_t sign = by->number() < 0 ? -1 : 1;
         types::need<ValueError>(by->number() != 0, "the step is 0");
-        const SymInt way = SymInt(sign) * (*to + SymInt(-1) * *from);
+        const SymInt way = SymInt(sign) * (*to - *from);
         return (way + SymInt(sign * by->number() - 1)).floor_div(sign * by->number());
     }
     double numbers[3];
@@ -606,25 +603,26 @@ SymInt in_triangle(const TypeCall& t, bool lower) {
 
 }  // namespace
 
-TAPIR_FORM(empty, MakeAttrs, made(t.sizes("shape"), a.dtype, a.device), empty(a.shape, options_of(a)), make_fields(f, a));
-TAPIR_INTO_FORM(zeros, MakeAttrs, made(t.sizes("shape"), a.dtype, a.device), zeros(a.shape, options_of(a)), zeros_into, make_fields(f, a));
-TAPIR_FORM(ones, MakeAttrs, made(t.sizes("shape"), a.dtype, a.device), ones(a.shape, options_of(a)), make_fields(f, a));
-TAPIR_FORM(full, FullAttrs, made(t.sizes("shape"), a.dtype, a.device), full(a.shape, a.value, options_of(a)), f("value", a.value); make_fields(f, a));
-TAPIR_FORM(empty_like, MakeAttrs, made(t[0].shape, a.dtype, a.device), empty_like(x[0], options_of(a)), like_fields(f, a));
-TAPIR_FORM(zeros_like, MakeAttrs, made(t[0].shape, a.dtype, a.device), zeros_like(x[0], options_of(a)), like_fields(f, a));
-TAPIR_FORM(full_like, FullAttrs, made(t[0].shape, a.dtype, a.device), full_like(x[0], a.value, options_of(a)), f("value", a.value);
+TAPIR_FORM(empty, 0, MakeAttrs, made(t.sizes("shape"), a.dtype, a.device), empty(a.shape, options_of(a)), make_fields(f, a));
+TAPIR_INTO_FORM(zeros, 0, MakeAttrs, made(t.sizes("shape"), a.dtype, a.device), zeros(a.shape, options_of(a)), zeros_into, make_fields(f, a));
+TAPIR_FORM(ones, 0, MakeAttrs, made(t.sizes("shape"), a.dtype, a.device), ones(a.shape, options_of(a)), make_fields(f, a));
+TAPIR_FORM(full, 0, FullAttrs, made(t.sizes("shape"), a.dtype, a.device), full(a.shape, a.value, options_of(a)), f("value", a.value);
+           make_fields(f, a));
+TAPIR_FORM(empty_like, 1, MakeAttrs, made(t[0].shape, a.dtype, a.device), empty_like(x[0], options_of(a)), like_fields(f, a));
+TAPIR_FORM(zeros_like, 1, MakeAttrs, made(t[0].shape, a.dtype, a.device), zeros_like(x[0], options_of(a)), like_fields(f, a));
+TAPIR_FORM(full_like, 1, FullAttrs, made(t[0].shape, a.dtype, a.device), full_like(x[0], a.value, options_of(a)), f("value", a.value);
            like_fields(f, a));
-TAPIR_FORM(arange, RangeAttrs, made({steps_of(t)}, a.dtype, a.device), arange(a.start, a.end, a.step, options_of(a)),
+TAPIR_FORM(arange, 0, RangeAttrs, made({steps_of(t)}, a.dtype, a.device), arange(a.start, a.end, a.step, options_of(a)),
            f("start", a.start)("end", a.end)("step", a.step);
            like_fields(f, a));
-TAPIR_FORM(linspace, SpaceAttrs, made({t.size("steps")}, a.dtype, a.device), linspace(a.start, a.end, a.steps, options_of(a)), space_fields(f, a));
-TAPIR_FORM(logspace, SpaceAttrs, made({t.size("steps")}, a.dtype, a.device), logspace(a.start, a.end, a.steps, a.base, options_of(a)),
+TAPIR_FORM(linspace, 0, SpaceAttrs, made({t.size("steps")}, a.dtype, a.device), linspace(a.start, a.end, a.steps, options_of(a)), space_fields(f, a));
+TAPIR_FORM(logspace, 0, SpaceAttrs, made({t.size("steps")}, a.dtype, a.device), logspace(a.start, a.end, a.steps, a.base, options_of(a)),
            f("base", a.base);
            space_fields(f, a));
-TAPIR_FORM(tril_indices, TriangleAttrs, made({2, in_triangle(t, true)}, a.dtype, a.device), indices_of_triangle(a, true), triangle_fields(f, a));
-TAPIR_FORM(triu_indices, TriangleAttrs, made({2, in_triangle(t, false)}, a.dtype, a.device), indices_of_triangle(a, false), triangle_fields(f, a));
-TAPIR_FORM(eye, MakeAttrs, made(t.sizes("shape"), a.dtype, a.device), eye(a.shape[0], a.shape[1], options_of(a)), make_fields(f, a));
-TAPIR_FORM(number, NumberCall, made({}, a.dtype, cpu), number_of(a),
+TAPIR_FORM(tril_indices, 0, TriangleAttrs, made({2, in_triangle(t, true)}, a.dtype, a.device), indices_of_triangle(a, true), triangle_fields(f, a));
+TAPIR_FORM(triu_indices, 0, TriangleAttrs, made({2, in_triangle(t, false)}, a.dtype, a.device), indices_of_triangle(a, false), triangle_fields(f, a));
+TAPIR_FORM(eye, 0, MakeAttrs, made(t.sizes("shape"), a.dtype, a.device), eye(a.shape[0], a.shape[1], options_of(a)), make_fields(f, a));
+TAPIR_FORM(number, 0, NumberCall, made({}, a.dtype, cpu), number_of(a),
            f("value", a.value)("factor", a.factor)("is_reciprocal", a.is_reciprocal)("dtype", a.dtype));
 
 }  // namespace tapir

@@ -49,7 +49,7 @@ Tensor evaluated(const Tensor& x, const Tensor& weight, const Tensor& bias) {
 
 }  // namespace
 
-TAPIR_OP(batch_norm, "BatchNormalization", batch_norm_rule, "Each channel to mean 0 and variance 1, then scaled and shifted.",
+TAPIR_OP(batch_norm, batch_norm_rule, "Each channel to mean 0 and variance 1, then scaled and shifted.",
          TAPIR_SAMPLE_AS("f(4,3) f(3) f(3)", "nn.functional.batch_norm(x[0], None, None, x[1], x[2], True)", trained(x[0], x[1], x[2])),
          TAPIR_SAMPLE_AS("f(2,3,4)", "nn.functional.batch_norm(x[0], None, None, None, None, True)", trained(x[0], {}, {})),
          TAPIR_SAMPLE_AS("f(2,3,3,2) f(3)", "nn.functional.batch_norm(x[0], None, None, x[1], None, True)", trained(x[0], x[1], {})),
@@ -60,7 +60,7 @@ TAPIR_OP(batch_norm, "BatchNormalization", batch_norm_rule, "Each channel to mea
          TAPIR_SAMPLE_AS("f(2,5,4)", "nn.functional.local_response_norm(x[0], 4, 0.5, 0.5, 2.0)", local_response_norm(x[0], 4, 0.5, 0.5, 2)));
 // What its rule in training is where that is recorded, so that a graph of a gradient has one node for it, too.
 TAPIR_OP(
-    batch_norm_backward, NoOnnx("ReduceMean, Sub, Mul, ReduceSum"), batch_norm_backward_rule,
+    batch_norm_backward, batch_norm_backward_rule,
     "The gradients of batch_norm in training: of x, and of the weight and the bias where there are such.",
     TAPIR_SAMPLE_AS("f(4,3) f(4,3) f(3)",
                     "torch.autograd.functional.vjp(lambda t, w, v: nn.functional.batch_norm(t, None, None, w, v, True), (x[1], x[2], x[2]), x[0])[1]",
@@ -508,10 +508,10 @@ ResultTypes types_of(const TypeCall& t, const BackwardCall& a) {
 
 }  // namespace
 
-TAPIR_FORM(batch_norm, Call, types_of(t, a), batch_norm_of(x, a),
+TAPIR_FORM(batch_norm, Operands(1, 5), Call, types_of(t, a), batch_norm_of(x, a),
            f("training", a.training)("momentum", a.momentum)("eps", a.eps)("has_running_mean", a.has_running_mean)(
                "has_running_var", a.has_running_var)("has_weight", a.has_weight)("has_bias", a.has_bias));
-TAPIR_FORM(batch_norm_backward, BackwardCall, types_of(t, a), batch_norm_backward_of(x, a),
+TAPIR_FORM(batch_norm_backward, Operands::from(2), BackwardCall, types_of(t, a), batch_norm_backward_of(x, a),
            f("eps", a.eps)("has_weight", a.has_weight)("has_bias", a.has_bias));
 
 }  // namespace tapir

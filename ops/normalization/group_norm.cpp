@@ -27,15 +27,14 @@ std::vector<Tensor> group_norm_backward(const In& g, const In& x, std::int64_t g
 
 }  // namespace
 
-TAPIR_OP(group_norm, "GroupNormalization", group_norm_rule, "Groups of channels of each example to mean 0 and variance 1.",
+TAPIR_OP(group_norm, group_norm_rule, "Groups of channels of each example to mean 0 and variance 1.",
          TAPIR_SAMPLE_AS("f(2,4,4,5) f(4) f(4)", "nn.functional.group_norm(x[0], 2, x[1], x[2], 0.001)", group_norm(x[0], 2, x[1], x[2], 1e-3)),
          TAPIR_SAMPLE_AS("f(2,4,17) f(4)", "nn.functional.group_norm(x[0], 2, x[1], None)", group_norm(x[0], 2, x[1])),
          TAPIR_SAMPLE_AS("f(1,4,4,4) f(4)", "nn.functional.group_norm(x[0], 1, None, x[1])", group_norm(x[0], 1, {}, x[1])),
          TAPIR_SAMPLE_AS("f(3,6) f(6) f(6)", "nn.functional.group_norm(x[0], 2, x[1], x[2])", group_norm(x[0], 2, x[1], x[2])),
          TAPIR_SAMPLE_AS("f(2,2,4,4) f(2) f(2)", "nn.functional.instance_norm(x[0], None, None, x[1], x[2])", instance_norm(x[0], x[1], x[2])));
 // What its rule is where that is recorded, so that a graph of a gradient has one node for it, too.
-TAPIR_OP(group_norm_backward, NoOnnx("ReduceMean, Sub, Mul, ReduceSum"), group_norm_backward_rule,
-         "The gradients of group_norm: of x, and of the weight and the bias where there are such.",
+TAPIR_OP(group_norm_backward, group_norm_backward_rule, "The gradients of group_norm: of x, and of the weight and the bias where there are such.",
          TAPIR_SAMPLE_AS("f(2,4,4,3) f(2,4,4,3) f(4)",
                          "torch.autograd.functional.vjp(lambda t, w, v: nn.functional.group_norm(t, 2, w, v, 0.001), (x[1], x[2], x[2]), x[0])[1]",
                          group_norm_backward(x[0], x[1], 2, x[2], true, 1e-3)),
@@ -452,7 +451,7 @@ ResultTypes types_of_backward(const TypeCall& t, const Attrs& a) {
 
 }  // namespace
 
-TAPIR_FORM(group_norm, Attrs, grouped(t, t[0], 1), group_norm_of(x, a), norm_fields(f, a));
-TAPIR_FORM(group_norm_backward, Attrs, types_of_backward(t, a), group_norm_backward_of(x, a), norm_fields(f, a));
+TAPIR_FORM(group_norm, Operands(1, 3), Attrs, grouped(t, t[0], 1), group_norm_of(x, a), norm_fields(f, a));
+TAPIR_FORM(group_norm_backward, Operands::from(2), Attrs, types_of_backward(t, a), group_norm_backward_of(x, a), norm_fields(f, a));
 
 }  // namespace tapir

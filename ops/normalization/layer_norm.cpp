@@ -31,15 +31,14 @@ std::vector<Tensor> layer_norm_backward(const In& g, const In& x, const Shape& n
 
 }  // namespace
 
-TAPIR_OP(layer_norm, "LayerNormalization", layer_norm_rule, "Each row to mean 0 and variance 1, then scaled and shifted.",
+TAPIR_OP(layer_norm, layer_norm_rule, "Each row to mean 0 and variance 1, then scaled and shifted.",
          TAPIR_SAMPLE_AS("f(3,5)", "nn.functional.layer_norm(x[0], (5,))", layer_norm(x[0], {5})),
          TAPIR_SAMPLE_AS("f(2,3,4) f(3,4) f(3,4)", "nn.functional.layer_norm(x[0], (3, 4), x[1], x[2], 0.001)",
                          layer_norm(x[0], {3, 4}, x[1], x[2], 1e-3)),
          TAPIR_SAMPLE_AS("f(4,6) f(6)", "nn.functional.layer_norm(x[0], (6,), x[1])", layer_norm(x[0], {6}, x[1])),
          TAPIR_SAMPLE_AS("f(7) f(7)", "nn.functional.layer_norm(x[0], (7,), None, x[1])", layer_norm(x[0], {7}, {}, x[1])));
 // What its rule is where that is recorded, so that a graph of a gradient has one node for it, too.
-TAPIR_OP(layer_norm_backward, NoOnnx("ReduceMean, Sub, Mul, ReduceSum"), layer_norm_backward_rule,
-         "The gradients of layer_norm: of x, and of the weight and the bias where there are such.",
+TAPIR_OP(layer_norm_backward, layer_norm_backward_rule, "The gradients of layer_norm: of x, and of the weight and the bias where there are such.",
          TAPIR_SAMPLE_AS("f(3,5) f(3,5)", "torch.autograd.functional.vjp(lambda t: layer_norm(t, (5,)), x[1], x[0])[1]",
                          layer_norm_backward(x[0], x[1], {5}, {}, false, 1e-5)),
          TAPIR_SAMPLE_AS("f(2,3,4) f(2,3,4) f(3,4)",
@@ -353,8 +352,8 @@ void call_fields(Fields& f, Call& a) { f("normalized_shape", a.normalized_shape)
 
 }  // namespace
 
-TAPIR_INTO_FORM(layer_norm, Call, type_with_last(t, t[0], 1), layer_norm_of(x, a), layer_norm_into, call_fields(f, a));
-TAPIR_INTO_FORM(layer_norm_backward, Call,
+TAPIR_INTO_FORM(layer_norm, Operands(1, 3), Call, type_with_last(t, t[0], 1), layer_norm_of(x, a), layer_norm_into, call_fields(f, a));
+TAPIR_INTO_FORM(layer_norm_backward, Operands::from(2), Call,
                 gradient_types(alike(type_with_last(t, t[1], 2), t[0]), shaped(t[1], t.sizes("normalized_shape")), a.has_weight, a.has_bias),
                 layer_norm_backward_of(x, a), layer_norm_backward_into, call_fields(f, a));
 

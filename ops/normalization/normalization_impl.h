@@ -152,7 +152,7 @@ inline void check_last_dims(const char* op, const In& x, const Shape& normalized
 /// In rules: x (n, channels, ...), where the operands from t[from] on are of its channels.
 inline const ValueType& type_with_channels(const TypeCall& t, const ValueType& x, int from) {
     static_cast<void>(types::ranked(x, 2));
-    for (int i = from; i < t.count; ++i) types::need(types::may_be(t[i].shape, {x.shape[1]}), "needs a number for each channel");
+    for (int i = from; i < t.count; ++i) types::need(may_equal(t[i].shape, {x.shape[1]}), "needs a number for each channel");
     return x;
 }
 
@@ -160,8 +160,8 @@ inline const ValueType& type_with_channels(const TypeCall& t, const ValueType& x
 inline const ValueType& type_with_last(const TypeCall& t, const ValueType& x, int from) {
     const std::vector<SymInt> last = t.sizes("normalized_shape");
     const auto dims = static_cast<int>(last.size());
-    types::need(dims > 0 && dims <= x.rank() && types::may_be({x.shape.end() - dims, x.shape.end()}, last), "the last dimensions are others");
-    for (int i = from; i < t.count; ++i) types::need(types::may_be(t[i].shape, last), "a parameter has not the shape of the last dimensions");
+    types::need(dims > 0 && dims <= x.rank() && may_equal({x.shape.end() - dims, x.shape.end()}, last), "the last dimensions are others");
+    for (int i = from; i < t.count; ++i) types::need(may_equal(t[i].shape, last), "a parameter has not the shape of the last dimensions");
     return x;
 }
 

@@ -18,7 +18,7 @@ void rms_norm_rule(Backward& b);
 
 }  // namespace
 
-TAPIR_OP(rms_norm, "RMSNormalization", rms_norm_rule, "Each row to a mean square of 1, then scaled.",
+TAPIR_OP(rms_norm, rms_norm_rule, "Each row to a mean square of 1, then scaled.",
          TAPIR_SAMPLE_AS("f(2,3,4) f(3,4)", "x[0] / (x[0].square().mean((1, 2), keepdim=True) + 0.01).sqrt() * x[1]",
                          rms_norm(x[0], {3, 4}, x[1], 0.01)),
          TAPIR_SAMPLE_AS("f(3,5)", "x[0] / (x[0].square().mean(1, keepdim=True) + 0.001).sqrt()", rms_norm(x[0], {5}, {}, 1e-3)));
@@ -135,7 +135,7 @@ Tensor rms_norm(In x, const Shape& normalized_shape, const Tensor& weight, doubl
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_FORM(rms_norm, Call, same(type_with_last(t, t[0], 1), promoted(t)), rms_norm(x[0], a.normalized_shape, x.count > 1 ? x[1] : Tensor(), a.eps),
-           f("normalized_shape", a.normalized_shape)("eps", a.eps));
+TAPIR_FORM(rms_norm, Operands(1, 2), Call, same(type_with_last(t, t[0], 1), promoted(t)),
+           rms_norm(x[0], a.normalized_shape, x.count > 1 ? x[1] : Tensor(), a.eps), f("normalized_shape", a.normalized_shape)("eps", a.eps));
 
 }  // namespace tapir

@@ -38,7 +38,7 @@ void avg_pool_gradient_rule(Backward& b);
 
 }  // namespace
 
-TAPIR_OP(max_pool, "MaxPool", max_pool_rule, "The largest element of each window.",
+TAPIR_OP(max_pool, max_pool_rule, "The largest element of each window.",
          TAPIR_SAMPLE_AS("d(2,3,7)", "nn.functional.max_pool1d(x[0], 3, 2, 1)", max_pool1d(x[0], 3, {.stride = 2, .padding = 1})),
          TAPIR_SAMPLE_AS("d(2,2,6,5)", "nn.functional.max_pool2d(x[0], 2)", max_pool2d(x[0], 2)),
          TAPIR_SAMPLE_AS("d(1,2,7,8)", "nn.functional.max_pool2d(x[0], (3, 2), (1, 2), (1, 1), (2, 3), True)",
@@ -46,7 +46,7 @@ TAPIR_OP(max_pool, "MaxPool", max_pool_rule, "The largest element of each window
          TAPIR_SAMPLE_AS("d(2,5,4)", "nn.functional.max_pool2d(x[0], 2, return_indices=True)", max_pool2d_with_indices(x[0], 2)),
          TAPIR_SAMPLE_AS("d(1,2,4,4,5)", "nn.functional.max_pool3d(x[0], 2)", max_pool3d(x[0], 2)),
          TAPIR_SAMPLE_AS("d(2,2,7,5)", "nn.functional.adaptive_max_pool2d(x[0], (3, 4))", adaptive_max_pool2d(x[0], {3, 4})));
-TAPIR_OP(avg_pool, "AveragePool", avg_pool_rule, "The mean of each window.",
+TAPIR_OP(avg_pool, avg_pool_rule, "The mean of each window.",
          TAPIR_SAMPLE_AS("f(2,3,7)", "nn.functional.avg_pool1d(x[0], 3, 2, 1)", avg_pool1d(x[0], 3, {.stride = 2, .padding = 1})),
          TAPIR_SAMPLE_AS("f(2,2,6,5)", "nn.functional.avg_pool2d(x[0], 2)", avg_pool2d(x[0], 2)),
          TAPIR_SAMPLE_AS("f(1,2,7,8)", "nn.functional.avg_pool2d(x[0], (3, 2), (2, 3), (1, 1), True, False)",
@@ -69,7 +69,7 @@ Tensor to_largest_adaptive(const Tensor& g, const Tensor& of, const Shape& outpu
 
 // What the rule of max_pool is where that is recorded, so that a graph of a gradient has one node for it, too.
 TAPIR_OP(
-    max_pool_backward, NoOnnx("Where, ScatterElements"), max_pool_backward_rule, "The gradient of max_pool: to the largest element of each window.",
+    max_pool_backward, max_pool_backward_rule, "The gradient of max_pool: to the largest element of each window.",
     TAPIR_SAMPLE_AS("f(2,3,4) i(2,3,7)<200",
                     "torch.autograd.functional.vjp(lambda t: nn.functional.max_pool1d(t, 3, 2, 1), x[1].to(x[0].dtype), x[0])[1]",
                     to_largest(x[0], x[1], 3, {.stride = 2, .padding = 1})),
@@ -86,7 +86,7 @@ TAPIR_OP(
     TAPIR_SAMPLE_AS("f(2,2,3,4) i(2,2,7,5)<200",
                     "torch.autograd.functional.vjp(lambda t: nn.functional.adaptive_max_pool2d(t, (3, 4)), x[1].to(x[0].dtype), x[0])[1]",
                     to_largest_adaptive(x[0], x[1], {3, 4})));
-TAPIR_OP(avg_pool_gradient, NoOnnx("gradient only"), avg_pool_gradient_rule, "Each element, in equal parts to those of its window.",
+TAPIR_OP(avg_pool_gradient, avg_pool_gradient_rule, "Each element, in equal parts to those of its window.",
          TAPIR_SAMPLE_AS("f(2,2,3,2)", "torch.nn.functional.interpolate(x[0], scale_factor=2) / 4", spread(x[0], 6, 4)));
 
 namespace {
@@ -541,7 +541,7 @@ void avg_fields(Fields& f, PoolCall& a) {
 SymInt windows_in(const SymInt& size, const SymInt& kernel, const SymInt& stride, const SymInt& padding, const SymInt& dilation, bool ceil_mode) {
     const SymInt room = size + SymInt(2) * padding;
     types::need(!(size == SymInt(0)), "a dimension has no elements");
-    const SymInt beyond = SymInt(2) * padding + SymInt(-1) * (dilation * (kernel + SymInt(-1)) + SymInt(1));
+    const SymInt beyond = SymInt(2) * padding - (dilation * (kernel - 1) + SymInt(1));
     types::need<ValueError>(!beyond.is_number() || beyond.number() <= 0, "the padding is above half of the window");
     if (!ceil_mode) return types::windows(room, kernel, stride, dilation);
     if (!kernel.is_number() || !stride.is_number() || !padding.is_number() || !dilation.is_number()) return types::unknown();
@@ -581,17 +581,17 @@ ValueType unpooled(const ValueType& g, const TypeCall& t, const PoolCall& a, con
     const int dims = types::ranked(g, 3, 5).rank() - 2;
     ValueType result = g;
     for (int d = 0; d < dims; ++d) result.shape[static_cast<std::size_t>(d + 2)] = types::spatial(t.sizes("input_size"), d, dims);
-    types::need(types::may_be(pooled(result, t, a, dilation).shape, g.shape), "windows of such an input give another shape");
+    types::need(may_equal(pooled(result, t, a, dilation).shape, g.shape), "windows of such an input give another shape");
     return result;
 }
 
 }  // namespace
 
-TAPIR_FORM(max_pool, PoolCall, max_pooled(t, a), max_pooled(x[0], a), max_fields(f, a));
-TAPIR_FORM(max_pool_backward, PoolCall, unpooled(alike(t[0], t[1]), t, a, t.sizes("dilation")), max_pool_backward(x[0], x[1], a),
+TAPIR_FORM(max_pool, 1, PoolCall, max_pooled(t, a), max_pooled(x[0], a), max_fields(f, a));
+TAPIR_FORM(max_pool_backward, 2, PoolCall, unpooled(alike(t[0], t[1]), t, a, t.sizes("dilation")), max_pool_backward(x[0], x[1], a),
            f("input_size", a.input_size);
            max_fields(f, a));
-TAPIR_FORM(avg_pool, PoolCall, pooled(t[0], t, a, {1}), avg_pooled(x[0], a), avg_fields(f, a));
-TAPIR_FORM(avg_pool_gradient, PoolCall, unpooled(t[0], t, a, {1}), avg_pool_gradient(x[0], a), f("input_size", a.input_size); avg_fields(f, a));
+TAPIR_FORM(avg_pool, 1, PoolCall, pooled(t[0], t, a, {1}), avg_pooled(x[0], a), avg_fields(f, a));
+TAPIR_FORM(avg_pool_gradient, 1, PoolCall, unpooled(t[0], t, a, {1}), avg_pool_gradient(x[0], a), f("input_size", a.input_size); avg_fields(f, a));
 
 }  // namespace tapir

@@ -21,7 +21,7 @@ void dropout_rule(Backward& b);
 }
 
 // Only probabilities that leave nothing to chance have the same result in PyTorch.
-TAPIR_OP(dropout, "Dropout", dropout_rule, "Zero with probability p, else x / (1 - p) (Srivastava et al. 2014).",
+TAPIR_OP(dropout, dropout_rule, "Zero with probability p, else x / (1 - p) (Srivastava et al. 2014).",
          TAPIR_SAMPLE("f(3,4)", dropout(x[0], 0.0, true)), TAPIR_SAMPLE("f(3,4)", dropout(x[0], 1.0, true)));
 
 namespace {
@@ -146,7 +146,7 @@ std::vector<Tensor> dropout_of(const FormCall& x, const Attrs& a) {
 
 }  // namespace
 
-TAPIR_RANDOM_FORM(dropout, Attrs, t.count > 1 ? ResultTypes(holding(t[0], t[1])) : several(same(t[0]), same(t[0], DType::boolean)), dropout_of(x, a),
-                  f("p", a.p));
+TAPIR_RANDOM_FORM(dropout, Operands(1, 2), Attrs, t.count > 1 ? ResultTypes(holding(t[0], t[1])) : several(same(t[0]), same(t[0], DType::boolean)),
+                  dropout_of(x, a), f("p", a.p));
 
 }  // namespace tapir

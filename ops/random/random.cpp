@@ -27,31 +27,28 @@
 
 namespace tapir {
 
-TAPIR_OP(bernoulli, "Bernoulli", NonDiff, "1 with probability p, else 0.",
+TAPIR_OP(bernoulli, NonDiff, "1 with probability p, else 0.",
          TAPIR_SAMPLE_AS("i(3,4)<2", "torch.bernoulli(x[0].to(torch.float32))", bernoulli(to(x[0], float32))));
-TAPIR_OP(multinomial, "Multinomial", NonDiff, "Indices drawn with probability proportional to weights.",
+TAPIR_OP(multinomial, NonDiff, "Indices drawn with probability proportional to weights.",
          TAPIR_SAMPLE_AS("i(3)<4", "torch.multinomial(one_hot(x[0], 4).to(torch.float32), 2, True)",
                          multinomial(to(one_hot(x[0], 4), float32), 2, true)));
 // What leaves nothing to chance is compared with PyTorch.
-TAPIR_OP(rand, "RandomUniform", Given, "Uniform on [0, 1).",
+TAPIR_OP(rand, Given, "Uniform on [0, 1).",
          TAPIR_SAMPLE_AS("f(2,3)", "torch.rand(2, 3, dtype=x[0].dtype) * 0", rand({2, 3}, {x[0].dtype(), x[0].device()}) * 0));
-TAPIR_OP(randn, "RandomNormal", Given, "Normal, mean 0 and variance 1.",
+TAPIR_OP(randn, Given, "Normal, mean 0 and variance 1.",
          TAPIR_SAMPLE_AS("f(2,3)", "torch.randn(2, 3, dtype=x[0].dtype) * 0", randn({2, 3}, {x[0].dtype(), x[0].device()}) * 0));
-TAPIR_OP(rand_like, "RandomUniformLike", Given, "Uniform on [0, 1), as a tensor in shape, dtype and device.",
-         TAPIR_SAMPLE("f(2,3)", rand_like(x[0]) * 0));
-TAPIR_OP(randn_like, "RandomNormalLike", Given, "Normal, as a tensor in shape, dtype and device.", TAPIR_SAMPLE("f(2,3)", randn_like(x[0]) * 0));
-TAPIR_OP(randint, NoOnnx("RandomUniform, Floor, Cast"), Given, "Integers in [low, high).",
+TAPIR_OP(rand_like, Given, "Uniform on [0, 1), as a tensor in shape, dtype and device.", TAPIR_SAMPLE("f(2,3)", rand_like(x[0]) * 0));
+TAPIR_OP(randn_like, Given, "Normal, as a tensor in shape, dtype and device.", TAPIR_SAMPLE("f(2,3)", randn_like(x[0]) * 0));
+TAPIR_OP(randint, Given, "Integers in [low, high).",
          TAPIR_SAMPLE_AS("f(2,3)", "torch.randint(1, 2, (2, 3), dtype=x[0].dtype)", randint(1, 2, {2, 3}, {x[0].dtype(), x[0].device()})),
          TAPIR_SAMPLE("", randint(3, 4, {2, 3})));
-TAPIR_OP(randint_like, NoOnnx("RandomUniformLike, Floor, Cast"), Given, "Integers in [low, high), as a tensor in shape and dtype.",
-         TAPIR_SAMPLE("f(2,3)", randint_like(x[0], 1, 2)));
-TAPIR_OP(randperm, NoOnnx("RandomUniform, TopK"), Given, "0 ... n - 1 in random order.",
-         TAPIR_SAMPLE_AS("", "torch.randperm(5).sort()[0]", sort(randperm(5)).values));
-TAPIR_OP(uniform, NoOnnx("RandomUniformLike"), Overwritten, "Overwrites a tensor with uniform numbers.",
+TAPIR_OP(randint_like, Given, "Integers in [low, high), as a tensor in shape and dtype.", TAPIR_SAMPLE("f(2,3)", randint_like(x[0], 1, 2)));
+TAPIR_OP(randperm, Given, "0 ... n - 1 in random order.", TAPIR_SAMPLE_AS("", "torch.randperm(5).sort()[0]", sort(randperm(5)).values));
+TAPIR_OP(uniform, Overwritten, "Overwrites a tensor with uniform numbers.",
          TAPIR_SAMPLE_AS("f(3,4)", "x[0].clone().uniform_(0.5, 0.5)", clone(x[0]).uniform_(0.5, 0.5)));
-TAPIR_OP(normal, NoOnnx("RandomNormalLike"), Overwritten, "Overwrites a tensor with normal numbers.",
+TAPIR_OP(normal, Overwritten, "Overwrites a tensor with normal numbers.",
          TAPIR_SAMPLE_AS("f(3,4)", "x[0].clone().normal_(0.5, 0)", clone(x[0]).normal_(0.5, 0)));
-TAPIR_OP(bernoulli_fill, NoOnnx("Bernoulli"), Overwritten, "Overwrites a tensor: 1 with probability p, else 0.",
+TAPIR_OP(bernoulli_fill, Overwritten, "Overwrites a tensor: 1 with probability p, else 0.",
          TAPIR_SAMPLE_AS("f(3,4)", "x[0].clone().bernoulli_(1)", clone(x[0]).bernoulli_(1)),
          TAPIR_SAMPLE_AS("f(3,4)", "x[0].clone().bernoulli_(0)", clone(x[0]).bernoulli_(0)));
 
@@ -489,23 +486,25 @@ Tensor drawn_bernoulli(const FormCall& x, const BernoulliAttrs& a) { return x.co
 
 }  // namespace
 
-TAPIR_RANDOM_FORM(rand, RandomAttrs, made(t.sizes("shape"), a.dtype, a.device), rand(a.shape, options_of(a)), random_fields(f, a));
-TAPIR_RANDOM_FORM(randn, RandomAttrs, made(t.sizes("shape"), a.dtype, a.device), randn(a.shape, options_of(a)), random_fields(f, a));
-TAPIR_RANDOM_FORM(rand_like, RandomAttrs, made(t[0].shape, a.dtype, a.device), rand_like(x[0], options_of(a)), random_like_fields(f, a));
-TAPIR_RANDOM_FORM(randn_like, RandomAttrs, made(t[0].shape, a.dtype, a.device), randn_like(x[0], options_of(a)), random_like_fields(f, a));
-TAPIR_RANDOM_FORM(randint, RandintAttrs, made(t.sizes("shape"), a.dtype, a.device), randint(a.low, a.high, a.shape, options_of(a)),
+TAPIR_RANDOM_FORM(rand, 0, RandomAttrs, made(t.sizes("shape"), a.dtype, a.device), rand(a.shape, options_of(a)), random_fields(f, a));
+TAPIR_RANDOM_FORM(randn, 0, RandomAttrs, made(t.sizes("shape"), a.dtype, a.device), randn(a.shape, options_of(a)), random_fields(f, a));
+TAPIR_RANDOM_FORM(rand_like, 1, RandomAttrs, made(t[0].shape, a.dtype, a.device), rand_like(x[0], options_of(a)), random_like_fields(f, a));
+TAPIR_RANDOM_FORM(randn_like, 1, RandomAttrs, made(t[0].shape, a.dtype, a.device), randn_like(x[0], options_of(a)), random_like_fields(f, a));
+TAPIR_RANDOM_FORM(randint, 0, RandintAttrs, made(t.sizes("shape"), a.dtype, a.device), randint(a.low, a.high, a.shape, options_of(a)),
                   f("low", a.low)("high", a.high);
                   random_fields(f, a));
-TAPIR_RANDOM_FORM(randint_like, RandintAttrs, made(t[0].shape, a.dtype, a.device), randint_like(x[0], a.low, a.high, options_of(a)),
+TAPIR_RANDOM_FORM(randint_like, 1, RandintAttrs, made(t[0].shape, a.dtype, a.device), randint_like(x[0], a.low, a.high, options_of(a)),
                   f("low", a.low)("high", a.high);
                   random_like_fields(f, a));
-TAPIR_RANDOM_FORM(randperm, RandomAttrs, made(t.sizes("shape"), DType::int64, a.device), randperm(a.shape[0]), random_fields(f, a));
-TAPIR_RANDOM_FORM(bernoulli, BernoulliAttrs, t.count > 0 ? same(t[0]) : made(t.sizes("shape"), a.dtype, a.device), drawn_bernoulli(x, a), f("p", a.p);
+TAPIR_RANDOM_FORM(randperm, 0, RandomAttrs, made(t.sizes("shape"), DType::int64, a.device), randperm(a.shape[0]), random_fields(f, a));
+TAPIR_RANDOM_FORM(bernoulli, Operands(0, 1), BernoulliAttrs, t.count > 0 ? same(t[0]) : made(t.sizes("shape"), a.dtype, a.device),
+                  drawn_bernoulli(x, a), f("p", a.p);
                   random_fields(f, a));
-TAPIR_RANDOM_FORM(multinomial, MultinomialAttrs, shaped(t[0], leading(ranked(t[0], 1, 2), 1, {t.size("num_samples")}), DType::int64),
+TAPIR_RANDOM_FORM(multinomial, 1, MultinomialAttrs, shaped(t[0], leading(ranked(t[0], 1, 2), 1, {t.size("num_samples")}), DType::int64),
                   multinomial(x[0], a.samples, a.replacement), f("num_samples", a.samples)("replacement", a.replacement));
-TAPIR_RANDOM_FORM(uniform, RandomFillAttrs, same(t[0]), rand_like(x[0]) * (a.b - a.a) + a.a, f("low", a.a)("high", a.b));
-TAPIR_RANDOM_FORM(normal, RandomFillAttrs, same(t[0]), randn_like(x[0]) * a.b + a.a, f("mean", a.a)("std", a.b));
-TAPIR_RANDOM_FORM(bernoulli_fill, RandomFillAttrs, same(t[0]), bernoulli(x[0].shape(), a.a, TensorOptions(x[0].dtype(), x[0].device())), f("p", a.a));
+TAPIR_RANDOM_FORM(uniform, 1, RandomFillAttrs, same(t[0]), rand_like(x[0]) * (a.b - a.a) + a.a, f("low", a.a)("high", a.b));
+TAPIR_RANDOM_FORM(normal, 1, RandomFillAttrs, same(t[0]), randn_like(x[0]) * a.b + a.a, f("mean", a.a)("std", a.b));
+TAPIR_RANDOM_FORM(bernoulli_fill, 1, RandomFillAttrs, same(t[0]), bernoulli(x[0].shape(), a.a, TensorOptions(x[0].dtype(), x[0].device())),
+                  f("p", a.a));
 
 }  // namespace tapir

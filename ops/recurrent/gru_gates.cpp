@@ -36,7 +36,7 @@ std::vector<Tensor> gru_gates_backward(const In& g, const Tensor& x, const Tenso
 
 }  // namespace
 
-TAPIR_OP(gru_gates, NoOnnx("Split, Sigmoid, Tanh, Mul, Add"), gru_gates_rule, "All gates of a GRU step.",
+TAPIR_OP(gru_gates, gru_gates_rule, "All gates of a GRU step.",
          TAPIR_SAMPLE_AS("f(2,9) f(2,9) f(2,3)",
                          "(lambda a, b, h: (lambda z, n: (1 - z) * n + z * h)(sigmoid(a[:, 3:6] + b[:, 3:6]), "
                          "tanh(a[:, 6:] + sigmoid(a[:, :3] + b[:, :3]) * b[:, 6:])))(x[0], x[1], x[2])",
@@ -46,8 +46,7 @@ TAPIR_OP(gru_gates, NoOnnx("Split, Sigmoid, Tanh, Mul, Add"), gru_gates_rule, "A
                          "tanh(a[4:] + sigmoid(a[:2] + b[:2]) * b[4:])))(x[0], x[1], x[2])",
                          gru_gates(x[0], x[1], x[2])));
 // What its rule is where that is recorded, so that a graph of a gradient has one node for it, too.
-TAPIR_OP(gru_gates_backward, NoOnnx("Split, Sigmoid, Tanh, Mul, Add, Concat"), gru_gates_backward_rule,
-         "The gradients of gru_gates: of the input's gates, the state's gates and the state.",
+TAPIR_OP(gru_gates_backward, gru_gates_backward_rule, "The gradients of gru_gates: of the input's gates, the state's gates and the state.",
          TAPIR_SAMPLE_AS("f(2,3) f(2,9) f(2,9) f(2,3)",
                          "torch.autograd.functional.vjp(lambda a, b, h: (lambda z, n: (1 - z) * n + z * h)(sigmoid(a[:, 3:6] + b[:, 3:6]), "
                          "tanh(a[:, 6:] + sigmoid(a[:, :3] + b[:, :3]) * b[:, 6:])), (x[1], x[2], x[3]), x[0])[1]",
@@ -271,7 +270,7 @@ bool gru_gates_backward_into(const FormCall& x, const Tensor& first) {
 const ValueType& state_type(const TypeCall& t, int first) {
     const ValueType& h = t[first + 2];
     const std::vector<SymInt> gates = types::leading(h, 1, {SymInt(3) * types::size_of(h, -1)});
-    types::need(types::may_be(t[first].shape, gates) && types::may_be(t[first + 1].shape, gates), "needs three gates for each element of h");
+    types::need(may_equal(t[first].shape, gates) && may_equal(t[first + 1].shape, gates), "needs three gates for each element of h");
     return h;
 }
 
@@ -287,16 +286,16 @@ ResultTypes types_of(const TypeCall& t, const Call& a) {
 
 ResultTypes types_of(const TypeCall& t, const BackwardCall& a) {
     const ValueType& h = state_type(t, 1 + a.has_activations);
-    types::need(types::may_be(t[0].shape, h.shape), "the gradient has not the state's shape");
-    if (a.has_activations) types::need(types::may_be(t[1].shape, activations_type(h).shape), "the activations have another shape");
+    types::need(may_equal(t[0].shape, h.shape), "the gradient has not the state's shape");
+    if (a.has_activations) types::need(may_equal(t[1].shape, activations_type(h).shape), "the activations have another shape");
     const ValueType gates = types::same(t[1 + a.has_activations], h.dtype);
     return {gates, gates, h};
 }
 
 }  // namespace
 
-TAPIR_INTO_FORM(gru_gates, Call, types_of(t, a), gru_gates_of(x, a), gru_gates_into, f("keep_activations", a.keep_activations));
-TAPIR_INTO_FORM(gru_gates_backward, BackwardCall, types_of(t, a), gru_gates_backward_of(x, a), gru_gates_backward_into,
+TAPIR_INTO_FORM(gru_gates, Operands::from(1), Call, types_of(t, a), gru_gates_of(x, a), gru_gates_into, f("keep_activations", a.keep_activations));
+TAPIR_INTO_FORM(gru_gates_backward, Operands::from(1), BackwardCall, types_of(t, a), gru_gates_backward_of(x, a), gru_gates_backward_into,
                 f("has_activations", a.has_activations));
 
 }  // namespace tapir

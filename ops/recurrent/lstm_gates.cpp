@@ -68,7 +68,7 @@ Tensor add_both(const LSTMState& state) { return state.h + state.c; }
 
 }  // namespace
 
-TAPIR_OP(lstm_gates, NoOnnx("Split, Sigmoid, Tanh, Mul, Add"), lstm_gates_rule, "All gates of an LSTM or Tree-LSTM step; the results are h and c.",
+TAPIR_OP(lstm_gates, lstm_gates_rule, "All gates of an LSTM or Tree-LSTM step; the results are h and c.",
          TAPIR_SAMPLE_AS("f(2,12) f(2,3)",
                          "(lambda g, c: (lambda d: (sigmoid(g[:, 9:]) * tanh(d), d))"
                          "(sigmoid(g[:, 3:6]) * c + sigmoid(g[:, :3]) * tanh(g[:, 6:9])))(x[0], x[1])",
@@ -84,7 +84,7 @@ TAPIR_OP(lstm_gates, NoOnnx("Split, Sigmoid, Tanh, Mul, Add"), lstm_gates_rule, 
                          "tanh(g[:, 12:]) + sigmoid(g[:, 3:6]) * a + sigmoid(g[:, 6:9]) * b))(x[0], x[1], x[2])",
                          both(tree_lstm_gates(x[0], {x[1], x[2]}))));
 // What its rule is where that is recorded, so that a graph of a gradient has one node for it, too.
-TAPIR_OP(lstm_gates_backward, NoOnnx("Split, Sigmoid, Tanh, Mul, Add, Concat"), lstm_gates_backward_rule,
+TAPIR_OP(lstm_gates_backward, lstm_gates_backward_rule,
          "The gradients of lstm_gates: of each source, of two of one layout once, then of each child's c.",
          TAPIR_SAMPLE_AS("f(2,3) f(2,3) f(2,12) f(2,3)",
                          "torch.autograd.functional.vjp(lambda g, c: (lambda d: (sigmoid(g[:, 9:]) * tanh(d), d))"
@@ -742,9 +742,9 @@ ValueType state_type(const TypeCall& t, int first, const Gates& a) {
         const bool is_of_forgets = layout[1] < 0;
         const std::vector<SymInt> wanted =
             is_of_forgets ? leading(state, 1, {blocks, size_of(state, -1)}) : leading(state, 1, {blocks * size_of(state, -1)});
-        need(may_be(source.shape, wanted), "a part of the gates has another shape");
+        need(may_equal(source.shape, wanted), "a part of the gates has another shape");
     }
-    for (int k = first + sources; k < t.count; ++k) need(may_be(t[k].shape, state.shape), "c has not the state's shape");
+    for (int k = first + sources; k < t.count; ++k) need(may_equal(t[k].shape, state.shape), "c has not the state's shape");
     return state;
 }
 
@@ -764,9 +764,8 @@ ResultTypes types_of(const TypeCall& t, const Call& a) {
 ResultTypes types_of(const TypeCall& t, const BackwardCall& a) {
     const int first = a.operands(), grads = a.has_grad_h + a.has_grad_c;
     const ValueType state = state_type(t, first, a);
-    for (int i = 0; i < grads; ++i) types::need(types::may_be(t[i].shape, state.shape), "a gradient has not the state's shape");
-    if (a.has_activations)
-        types::need(types::may_be(t[grads].shape, activations_type(state, a.children).shape), "the activations have another shape");
+    for (int i = 0; i < grads; ++i) types::need(may_equal(t[i].shape, state.shape), "a gradient has not the state's shape");
+    if (a.has_activations) types::need(may_equal(t[grads].shape, activations_type(state, a.children).shape), "the activations have another shape");
     const bool is_shared = std::ssize(a.layouts) == 12 && std::equal(a.layouts.begin(), a.layouts.begin() + 6, a.layouts.begin() + 6);
     ResultTypes results;
     for (int i = first; i < t.count; ++i) {
@@ -777,8 +776,9 @@ ResultTypes types_of(const TypeCall& t, const BackwardCall& a) {
 
 }  // namespace
 
-TAPIR_INTO_FORM(lstm_gates, Call, types_of(t, a), lstm_gates_of(x, a), lstm_gates_into,
+TAPIR_INTO_FORM(lstm_gates, Operands::from(1), Call, types_of(t, a), lstm_gates_of(x, a), lstm_gates_into,
                 (gate_fields(f, a), f("keep_activations", a.keep_activations)));
-TAPIR_INTO_FORM(lstm_gates_backward, BackwardCall, types_of(t, a), lstm_gates_backward_of(x, a), lstm_gates_backward_into, backward_fields(f, a));
+TAPIR_INTO_FORM(lstm_gates_backward, Operands::from(1), BackwardCall, types_of(t, a), lstm_gates_backward_of(x, a), lstm_gates_backward_into,
+                backward_fields(f, a));
 
 }  // namespace tapir

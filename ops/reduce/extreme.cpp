@@ -18,18 +18,16 @@ namespace tapir {
 
 using namespace reduction;
 
-TAPIR_OP(max, NoOnnx("ReduceMax, ArgMax"), pick_rule, "The largest element along a dimension, and its index.",
-         TAPIR_SAMPLE("d(3,4)", max(x[0], 1).values), TAPIR_SAMPLE("d(3,4)", max(x[0], 0, true).values),
-         TAPIR_SAMPLE("d(2,3,4)", max(x[0], -2).values), TAPIR_SAMPLE("d(2,40)", max(x[0], 1).values), TAPIR_SAMPLE("d(2,3,4)", max(x[0], 1).indices),
-         TAPIR_SAMPLE("i(3,4)<5", max(x[0], 1).values));
-TAPIR_OP(min, NoOnnx("ReduceMin, ArgMin"), pick_rule, "The smallest element along a dimension, and its index.",
-         TAPIR_SAMPLE("d(3,4)", min(x[0], 1).values), TAPIR_SAMPLE("d(3,4)", min(x[0], 0, true).values),
-         TAPIR_SAMPLE("d(2,3,4)", min(x[0], -2).values), TAPIR_SAMPLE("d(2,3,4)", min(x[0], 1).indices));
-TAPIR_OP(argmax, "ArgMax", NonDiff, "The index of the largest element.", TAPIR_SAMPLE("d(3,4)", argmax(x[0])),
-         TAPIR_SAMPLE("d(3,4)", argmax(x[0], 1)), TAPIR_SAMPLE("d(2,3,4)", argmax(x[0], -2, true)), TAPIR_SAMPLE("d(3,70)", argmax(x[0], 1)),
-         TAPIR_SAMPLE("d(70,3)", argmax(x[0], 0)));
-TAPIR_OP(argmin, "ArgMin", NonDiff, "The index of the smallest element.", TAPIR_SAMPLE("d(3,4)", argmin(x[0])),
-         TAPIR_SAMPLE("d(3,4)", argmin(x[0], 1)), TAPIR_SAMPLE("d(2,3,4)", argmin(x[0], -2, true)));
+TAPIR_OP(max, pick_rule, "The largest element along a dimension, and its index.", TAPIR_SAMPLE("d(3,4)", max(x[0], 1).values),
+         TAPIR_SAMPLE("d(3,4)", max(x[0], 0, true).values), TAPIR_SAMPLE("d(2,3,4)", max(x[0], -2).values),
+         TAPIR_SAMPLE("d(2,40)", max(x[0], 1).values), TAPIR_SAMPLE("d(2,3,4)", max(x[0], 1).indices), TAPIR_SAMPLE("i(3,4)<5", max(x[0], 1).values));
+TAPIR_OP(min, pick_rule, "The smallest element along a dimension, and its index.", TAPIR_SAMPLE("d(3,4)", min(x[0], 1).values),
+         TAPIR_SAMPLE("d(3,4)", min(x[0], 0, true).values), TAPIR_SAMPLE("d(2,3,4)", min(x[0], -2).values),
+         TAPIR_SAMPLE("d(2,3,4)", min(x[0], 1).indices));
+TAPIR_OP(argmax, NonDiff, "The index of the largest element.", TAPIR_SAMPLE("d(3,4)", argmax(x[0])), TAPIR_SAMPLE("d(3,4)", argmax(x[0], 1)),
+         TAPIR_SAMPLE("d(2,3,4)", argmax(x[0], -2, true)), TAPIR_SAMPLE("d(3,70)", argmax(x[0], 1)), TAPIR_SAMPLE("d(70,3)", argmax(x[0], 0)));
+TAPIR_OP(argmin, NonDiff, "The index of the smallest element.", TAPIR_SAMPLE("d(3,4)", argmin(x[0])), TAPIR_SAMPLE("d(3,4)", argmin(x[0], 1)),
+         TAPIR_SAMPLE("d(2,3,4)", argmin(x[0], -2, true)));
 
 namespace {
 
@@ -242,11 +240,11 @@ void pick_fields(Fields& f, PickAttrs& a) {
 
 }  // namespace
 
-TAPIR_FORM(max, PickAttrs, picked(chosen(t[0], {a.dim}), a.dim, !a.dropped), detail::outputs(max(x[0], a.dim, !a.dropped)), pick_fields(f, a));
-TAPIR_FORM(min, PickAttrs, picked(chosen(t[0], {a.dim}), a.dim, !a.dropped), detail::outputs(min(x[0], a.dim, !a.dropped)), pick_fields(f, a));
-TAPIR_FORM(argmax, ArgCall, reduced(chosen(t[0], a.dim), a.dim, a.keepdim, DType::int64),
+TAPIR_FORM(max, 1, PickAttrs, picked(chosen(t[0], {a.dim}), a.dim, !a.dropped), detail::outputs(max(x[0], a.dim, !a.dropped)), pick_fields(f, a));
+TAPIR_FORM(min, 1, PickAttrs, picked(chosen(t[0], {a.dim}), a.dim, !a.dropped), detail::outputs(min(x[0], a.dim, !a.dropped)), pick_fields(f, a));
+TAPIR_FORM(argmax, 1, ArgCall, reduced(chosen(t[0], a.dim), a.dim, a.keepdim, DType::int64),
            a.dim.empty() ? argmax(x[0]) : argmax(x[0], static_cast<int>(a.dim.raw(0)), a.keepdim), f("dim", a.dim)("keepdim", a.keepdim));
-TAPIR_FORM(argmin, ArgCall, reduced(chosen(t[0], a.dim), a.dim, a.keepdim, DType::int64),
+TAPIR_FORM(argmin, 1, ArgCall, reduced(chosen(t[0], a.dim), a.dim, a.keepdim, DType::int64),
            a.dim.empty() ? argmin(x[0]) : argmin(x[0], static_cast<int>(a.dim.raw(0)), a.keepdim), f("dim", a.dim)("keepdim", a.keepdim));
 
 }  // namespace tapir

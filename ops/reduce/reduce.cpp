@@ -239,7 +239,7 @@ void sum_rule(Backward& b) {
 
 }  // namespace
 
-TAPIR_OP(sum, "ReduceSum", sum_rule, "The sum over dimensions.", TAPIR_SAMPLE("f(3,4)", sum(x[0])), TAPIR_SAMPLE("f(3,4)", sum(x[0], {0})),
+TAPIR_OP(sum, sum_rule, "The sum over dimensions.", TAPIR_SAMPLE("f(3,4)", sum(x[0])), TAPIR_SAMPLE("f(3,4)", sum(x[0], {0})),
          TAPIR_SAMPLE("f(3,4)", sum(x[0], {-1}, true)), TAPIR_SAMPLE("f(2,3,4)", sum(x[0], {2, 0})), TAPIR_SAMPLE("f(2,3,4)", sum(x[0], {1})),
          TAPIR_SAMPLE("f(2,3,4,2)", sum(x[0], {1, 3}, true)), TAPIR_SAMPLE("f(1,4)", sum(x[0], {0})), TAPIR_SAMPLE("f()", sum(x[0])),
          TAPIR_SAMPLE("f(5,70)", sum(x[0], {1})), TAPIR_SAMPLE("f(33,3)", sum(x[0], {0})), TAPIR_SAMPLE("i(3,4)<9", sum(x[0], {1})),
@@ -305,7 +305,7 @@ Tensor reduced(const In& x, Over o, const Plan& plan, DType dtype, Scalar empty)
 
 }  // namespace
 
-TAPIR_OP(mean, "ReduceMean", mean_rule, "The mean over dimensions.", TAPIR_SAMPLE("f(3,4)", mean(x[0])), TAPIR_SAMPLE("f(3,4)", mean(x[0], {0})),
+TAPIR_OP(mean, mean_rule, "The mean over dimensions.", TAPIR_SAMPLE("f(3,4)", mean(x[0])), TAPIR_SAMPLE("f(3,4)", mean(x[0], {0})),
          TAPIR_SAMPLE("f(3,4)", mean(x[0], {-1}, true)), TAPIR_SAMPLE("f(2,3,4)", mean(x[0], {0, 2})), TAPIR_SAMPLE("f(1,4)", mean(x[0], {0})),
          TAPIR_SAMPLE("f()", mean(x[0])));
 
@@ -351,10 +351,10 @@ Tensor extreme_over(const OpInfo& op, const char* called, Reduction kind, const 
 
 }  // namespace
 
-TAPIR_OP(amax, "ReduceMax", amax_rule, "The largest element over dimensions; ties share the gradient.", TAPIR_SAMPLE("d(3,4)", amax(x[0])),
+TAPIR_OP(amax, amax_rule, "The largest element over dimensions; ties share the gradient.", TAPIR_SAMPLE("d(3,4)", amax(x[0])),
          TAPIR_SAMPLE("d(3,4)", amax(x[0], {0})), TAPIR_SAMPLE("d(3,4)", amax(x[0], {-1}, true)), TAPIR_SAMPLE("d(2,3,4)", amax(x[0], {0, 2})),
          TAPIR_SAMPLE("d(40,3)", amax(x[0], {0})), TAPIR_SAMPLE("d(3,4)", max(x[0])), TAPIR_SAMPLE("i(3,4)<9", amax(x[0], {1})));
-TAPIR_OP(amin, "ReduceMin", amin_rule, "The smallest element over dimensions; ties share the gradient.", TAPIR_SAMPLE("d(3,4)", amin(x[0])),
+TAPIR_OP(amin, amin_rule, "The smallest element over dimensions; ties share the gradient.", TAPIR_SAMPLE("d(3,4)", amin(x[0])),
          TAPIR_SAMPLE("d(3,4)", amin(x[0], {0})), TAPIR_SAMPLE("d(3,4)", amin(x[0], {-1}, true)), TAPIR_SAMPLE("d(2,3,4)", amin(x[0], {2, 1})),
          TAPIR_SAMPLE("d(3,4)", min(x[0])), TAPIR_SAMPLE("i(3,4)<9", amin(x[0], {0})));
 
@@ -367,9 +367,9 @@ Tensor min(In a, In b) { return minimum(a, b); }
 
 // --- Truth -----------------------------------------------------------------------------------------------------------------
 
-TAPIR_OP(all, NoOnnx("Cast, ReduceMin"), NonDiff, "Whether no element over the dimensions is 0.", TAPIR_SAMPLE("b(3,4)", all(x[0])),
+TAPIR_OP(all, NonDiff, "Whether no element over the dimensions is 0.", TAPIR_SAMPLE("b(3,4)", all(x[0])),
          TAPIR_SAMPLE_AS("b(3,4)", "all(x[0], 1)", all(x[0], {1})), TAPIR_SAMPLE_AS("i(3,4)<3", "all(x[0], 0, True)", all(x[0], {0}, true)));
-TAPIR_OP(any, NoOnnx("Cast, ReduceMax"), NonDiff, "Whether an element over the dimensions is not 0.", TAPIR_SAMPLE("b(3,4)", any(x[0])),
+TAPIR_OP(any, NonDiff, "Whether an element over the dimensions is not 0.", TAPIR_SAMPLE("b(3,4)", any(x[0])),
          TAPIR_SAMPLE_AS("b(3,4)", "any(x[0], -1)", any(x[0], {-1})), TAPIR_SAMPLE_AS("i(3,4)<2", "any(x[0], 0, True)", any(x[0], {0}, true)));
 
 Tensor all(In x, const Dims& dims, Flag keepdim) {
@@ -478,10 +478,10 @@ void mend_range(const In& x, double p, Over o, const Tensor& out, const Compute&
 
 }  // namespace
 
-TAPIR_OP(norm, NoOnnx("Abs, Pow, ReduceSum; ReduceL1, ReduceL2"), norm_rule, "The p-norm over dimensions.", TAPIR_SAMPLE("f(3,4)", norm(x[0])),
-         TAPIR_SAMPLE("f(3,4)", norm(x[0], 2, {1})), TAPIR_SAMPLE("f(3,4)", norm(x[0], 1, {0}, true)),
-         TAPIR_SAMPLE("f(2,3,4)", norm(x[0], 2, {0, 2})), TAPIR_SAMPLE("f(3,4)", norm(x[0], 3, {1})), TAPIR_SAMPLE("f(3,4)", norm(x[0], 1.5, {-1})),
-         TAPIR_SAMPLE("u(3,4)", norm(x[0], 0.5, {1})), TAPIR_SAMPLE("u(3,4)", norm(x[0], -2, {1})), TAPIR_SAMPLE("f(3,4)", norm(x[0], 0, {1})),
+TAPIR_OP(norm, norm_rule, "The p-norm over dimensions.", TAPIR_SAMPLE("f(3,4)", norm(x[0])), TAPIR_SAMPLE("f(3,4)", norm(x[0], 2, {1})),
+         TAPIR_SAMPLE("f(3,4)", norm(x[0], 1, {0}, true)), TAPIR_SAMPLE("f(2,3,4)", norm(x[0], 2, {0, 2})),
+         TAPIR_SAMPLE("f(3,4)", norm(x[0], 3, {1})), TAPIR_SAMPLE("f(3,4)", norm(x[0], 1.5, {-1})), TAPIR_SAMPLE("u(3,4)", norm(x[0], 0.5, {1})),
+         TAPIR_SAMPLE("u(3,4)", norm(x[0], -2, {1})), TAPIR_SAMPLE("f(3,4)", norm(x[0], 0, {1})),
          TAPIR_SAMPLE_AS("d(3,4)", "norm(x[0], float('inf'), 1)", norm(x[0], kInfinity, {1})),
          TAPIR_SAMPLE_AS("d(3,4)", "norm(x[0], float('-inf'), 0)", norm(x[0], -kInfinity, {0})));
 
@@ -559,13 +559,13 @@ Tensor variance(const In& x, const char* op, Over o, int correction, Finish fini
 
 }  // namespace
 
-TAPIR_OP(var, NoOnnx("ReduceMean, Sub, Mul, ReduceSum, Div"), var_rule, "The variance over dimensions.",
-         TAPIR_SAMPLE_AS("f(3,4)", "var(x[0])", var(x[0])), TAPIR_SAMPLE_AS("f(3,4)", "var(x[0], 1, unbiased=False)", var(x[0], {1}, 0)),
+TAPIR_OP(var, var_rule, "The variance over dimensions.", TAPIR_SAMPLE_AS("f(3,4)", "var(x[0])", var(x[0])),
+         TAPIR_SAMPLE_AS("f(3,4)", "var(x[0], 1, unbiased=False)", var(x[0], {1}, 0)),
          TAPIR_SAMPLE_AS("f(3,4)", "var(x[0], 0, unbiased=True, keepdim=True)", var(x[0], {0}, 1, true)),
          TAPIR_SAMPLE_AS("f(2,3,4)", "var(x[0], (0, 2), unbiased=True)", var(x[0], {0, 2})),
          TAPIR_SAMPLE_AS("f(2,3,4)", "var(x[0], -1, unbiased=True)", var(x[0], {-1})));
-TAPIR_OP(std, NoOnnx("ReduceMean, Sub, Mul, ReduceSum, Div, Sqrt"), std_rule, "The standard deviation over dimensions.",
-         TAPIR_SAMPLE_AS("f(3,4)", "std(x[0])", std(x[0])), TAPIR_SAMPLE_AS("f(3,4)", "std(x[0], 1, unbiased=False)", std(x[0], {1}, 0)),
+TAPIR_OP(std, std_rule, "The standard deviation over dimensions.", TAPIR_SAMPLE_AS("f(3,4)", "std(x[0])", std(x[0])),
+         TAPIR_SAMPLE_AS("f(3,4)", "std(x[0], 1, unbiased=False)", std(x[0], {1}, 0)),
          TAPIR_SAMPLE_AS("f(3,4)", "std(x[0], 0, unbiased=True, keepdim=True)", std(x[0], {0}, 1, true)),
          TAPIR_SAMPLE_AS("f(2,3,4)", "std(x[0], (0, 2), unbiased=True)", std(x[0], {0, 2})));
 
@@ -640,21 +640,22 @@ bool mean_into(const FormCall& x, const Tensor& out) { return reduced_into(x, ou
 
 }  // namespace
 
-TAPIR_INTO_FORM(sum, Over, reduced(t[0], dims_of(a), a.keepdim, summed(t[0].dtype)), sum(x[0], dims_of(a), a.keepdim), sum_into, over_fields(f, a));
-TAPIR_INTO_FORM(mean, Over, reduced(t[0], dims_of(a), a.keepdim, floating(t[0].dtype)), mean(x[0], dims_of(a), a.keepdim), mean_into,
+TAPIR_INTO_FORM(sum, 1, Over, reduced(t[0], dims_of(a), a.keepdim, summed(t[0].dtype)), sum(x[0], dims_of(a), a.keepdim), sum_into,
                 over_fields(f, a));
-TAPIR_FORM(amax, Over, reduced(chosen(t[0], dims_of(a)), dims_of(a), a.keepdim, t[0].dtype), amax(x[0], dims_of(a), a.keepdim), over_fields(f, a));
-TAPIR_FORM(amin, Over, reduced(chosen(t[0], dims_of(a)), dims_of(a), a.keepdim, t[0].dtype), amin(x[0], dims_of(a), a.keepdim), over_fields(f, a));
-TAPIR_FORM(all, Over, reduced(t[0], dims_of(a), a.keepdim, DType::boolean), all(x[0], dims_of(a), a.keepdim), over_fields(f, a));
-TAPIR_FORM(any, Over, reduced(t[0], dims_of(a), a.keepdim, DType::boolean), any(x[0], dims_of(a), a.keepdim), over_fields(f, a));
-TAPIR_FORM(norm, NormAttrs,
+TAPIR_INTO_FORM(mean, 1, Over, reduced(t[0], dims_of(a), a.keepdim, floating(t[0].dtype)), mean(x[0], dims_of(a), a.keepdim), mean_into,
+                over_fields(f, a));
+TAPIR_FORM(amax, 1, Over, reduced(chosen(t[0], dims_of(a)), dims_of(a), a.keepdim, t[0].dtype), amax(x[0], dims_of(a), a.keepdim), over_fields(f, a));
+TAPIR_FORM(amin, 1, Over, reduced(chosen(t[0], dims_of(a)), dims_of(a), a.keepdim, t[0].dtype), amin(x[0], dims_of(a), a.keepdim), over_fields(f, a));
+TAPIR_FORM(all, 1, Over, reduced(t[0], dims_of(a), a.keepdim, DType::boolean), all(x[0], dims_of(a), a.keepdim), over_fields(f, a));
+TAPIR_FORM(any, 1, Over, reduced(t[0], dims_of(a), a.keepdim, DType::boolean), any(x[0], dims_of(a), a.keepdim), over_fields(f, a));
+TAPIR_FORM(norm, 1, NormAttrs,
            reduced(std::isinf(a.p) || a.p < 0 ? chosen(t[0], dims_of(a.over)) : t[0], dims_of(a.over), a.over.keepdim, floating(t[0].dtype)),
            norm(x[0], a.p, dims_of(a.over), a.over.keepdim), f("p", a.p);
            over_fields(f, a.over));
-TAPIR_FORM(var, VarAttrs, reduced(t[0], dims_of(a.over), a.over.keepdim, floating(t[0].dtype)),
+TAPIR_FORM(var, 1, VarAttrs, reduced(t[0], dims_of(a.over), a.over.keepdim, floating(t[0].dtype)),
            var(x[0], dims_of(a.over), a.correction, a.over.keepdim), over_fields(f, a.over);
            f("correction", a.correction));
-TAPIR_FORM(std, VarAttrs, reduced(t[0], dims_of(a.over), a.over.keepdim, floating(t[0].dtype)),
+TAPIR_FORM(std, 1, VarAttrs, reduced(t[0], dims_of(a.over), a.over.keepdim, floating(t[0].dtype)),
            std(x[0], dims_of(a.over), a.correction, a.over.keepdim), over_fields(f, a.over);
            f("correction", a.correction));
 

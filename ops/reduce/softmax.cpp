@@ -34,30 +34,29 @@ Tensor log_softmax_backward(const In& g, const In& y, int dim);
 
 }  // namespace
 
-TAPIR_OP(softmax, "Softmax", softmax_rule, "exp(x) / sum(exp(x)) along a dimension.", TAPIR_SAMPLE("f(5)", softmax(x[0], 0)),
+TAPIR_OP(softmax, softmax_rule, "exp(x) / sum(exp(x)) along a dimension.", TAPIR_SAMPLE("f(5)", softmax(x[0], 0)),
          TAPIR_SAMPLE("f(1,5)", softmax(x[0], 1)), TAPIR_SAMPLE("f(3,4)", softmax(x[0], 0)), TAPIR_SAMPLE("f(3,4)", softmax(x[0], -1)),
          TAPIR_SAMPLE("f(2,3,4)", softmax(x[0], 1)), TAPIR_SAMPLE("f(3,37)", softmax(x[0], 1)), TAPIR_SAMPLE("f()", softmax(x[0], 0)),
          TAPIR_SAMPLE("f(3,1)", softmax(x[0], 1)));
-TAPIR_OP(causal_softmax, NoOnnx("Where, Softmax"), softmax_rule, "softmax over the first elements of each row, one more in each.",
+TAPIR_OP(causal_softmax, softmax_rule, "softmax over the first elements of each row, one more in each.",
          TAPIR_SAMPLE_AS("f(5,5)", "torch.softmax(x[0].masked_fill(torch.ones(5, 5).triu(1) > 0, -float('inf')), 1)", causal_softmax(x[0], 0)),
          TAPIR_SAMPLE_AS("f(2,3,6)", "torch.softmax(x[0].masked_fill(torch.ones(3, 6).triu(3) > 0, -float('inf')), 2)", causal_softmax(x[0], 2)),
          TAPIR_SAMPLE_AS("f(4,2)", "torch.softmax(x[0].masked_fill(torch.ones(4, 2).triu(1) > 0, -float('inf')), 1)", causal_softmax(x[0], 0)),
          TAPIR_SAMPLE_AS("f(2,90)", "torch.softmax(x[0].masked_fill(torch.ones(2, 90).triu(88) > 0, -float('inf')), 1)", causal_softmax(x[0], 87)));
-TAPIR_OP(log_softmax, "LogSoftmax", log_softmax_rule, "The logarithm of softmax along a dimension, without overflow.",
-         TAPIR_SAMPLE("f(5)", log_softmax(x[0], 0)), TAPIR_SAMPLE("f(1,5)", log_softmax(x[0], 1)), TAPIR_SAMPLE("f(3,4)", log_softmax(x[0], 0)),
-         TAPIR_SAMPLE("f(3,4)", log_softmax(x[0], -1)), TAPIR_SAMPLE("f(2,3,4)", log_softmax(x[0], 1)), TAPIR_SAMPLE("f(3,37)", log_softmax(x[0], 1)),
-         TAPIR_SAMPLE("f()", log_softmax(x[0], 0)), TAPIR_SAMPLE("f(3,1)", log_softmax(x[0], 1)));
-TAPIR_OP(logsumexp, "ReduceLogSumExp", logsumexp_rule, "log(sum(exp(x))) over dimensions, without overflow.",
-         TAPIR_SAMPLE("f(5)", logsumexp(x[0], {0})), TAPIR_SAMPLE("f(3,4)", logsumexp(x[0], {0})),
-         TAPIR_SAMPLE("f(3,4)", logsumexp(x[0], {-1}, true)), TAPIR_SAMPLE("f(2,3,4)", logsumexp(x[0], {0, 2})),
-         TAPIR_SAMPLE("f(2,3,20)", logsumexp(x[0], {2})), TAPIR_SAMPLE("f(2,3,4)", logsumexp(x[0], {1}, true)));
+TAPIR_OP(log_softmax, log_softmax_rule, "The logarithm of softmax along a dimension, without overflow.", TAPIR_SAMPLE("f(5)", log_softmax(x[0], 0)),
+         TAPIR_SAMPLE("f(1,5)", log_softmax(x[0], 1)), TAPIR_SAMPLE("f(3,4)", log_softmax(x[0], 0)), TAPIR_SAMPLE("f(3,4)", log_softmax(x[0], -1)),
+         TAPIR_SAMPLE("f(2,3,4)", log_softmax(x[0], 1)), TAPIR_SAMPLE("f(3,37)", log_softmax(x[0], 1)), TAPIR_SAMPLE("f()", log_softmax(x[0], 0)),
+         TAPIR_SAMPLE("f(3,1)", log_softmax(x[0], 1)));
+TAPIR_OP(logsumexp, logsumexp_rule, "log(sum(exp(x))) over dimensions, without overflow.", TAPIR_SAMPLE("f(5)", logsumexp(x[0], {0})),
+         TAPIR_SAMPLE("f(3,4)", logsumexp(x[0], {0})), TAPIR_SAMPLE("f(3,4)", logsumexp(x[0], {-1}, true)),
+         TAPIR_SAMPLE("f(2,3,4)", logsumexp(x[0], {0, 2})), TAPIR_SAMPLE("f(2,3,20)", logsumexp(x[0], {2})),
+         TAPIR_SAMPLE("f(2,3,4)", logsumexp(x[0], {1}, true)));
 // What their rules are where these are recorded, so that a graph of a gradient has one node for it, too.
-TAPIR_OP(softmax_backward, NoOnnx("Mul, ReduceSum, Sub"), softmax_backward_rule, "The gradient of softmax, of its result y: y (g - sum(y g)).",
+TAPIR_OP(softmax_backward, softmax_backward_rule, "The gradient of softmax, of its result y: y (g - sum(y g)).",
          TAPIR_SAMPLE_AS("f(5) f(5)", "torch._softmax_backward_data(x[0], x[1], 0, x[0].dtype)", softmax_backward(x[0], x[1], 0)),
          TAPIR_SAMPLE_AS("f(2,3,4) f(2,3,4)", "torch._softmax_backward_data(x[0], x[1], 1, x[0].dtype)", softmax_backward(x[0], x[1], 1)),
          TAPIR_SAMPLE_AS("f(3,37) f(3,37)", "torch._softmax_backward_data(x[0], x[1], -1, x[0].dtype)", softmax_backward(x[0], x[1], -1)));
-TAPIR_OP(log_softmax_backward, NoOnnx("Exp, ReduceSum, Mul, Sub"), log_softmax_backward_rule,
-         "The gradient of log_softmax, of its result y: g - exp(y) sum(g).",
+TAPIR_OP(log_softmax_backward, log_softmax_backward_rule, "The gradient of log_softmax, of its result y: g - exp(y) sum(g).",
          TAPIR_SAMPLE_AS("f(5) f(5)", "torch._log_softmax_backward_data(x[0], x[1], 0, x[0].dtype)", log_softmax_backward(x[0], x[1], 0)),
          TAPIR_SAMPLE_AS("f(2,3,4) f(2,3,4)", "torch._log_softmax_backward_data(x[0], x[1], 1, x[0].dtype)", log_softmax_backward(x[0], x[1], 1)),
          TAPIR_SAMPLE_AS("f(3,37) f(3,37)", "torch._log_softmax_backward_data(x[0], x[1], -1, x[0].dtype)", log_softmax_backward(x[0], x[1], -1)));
@@ -321,15 +320,15 @@ bool log_softmax_backward_into(const FormCall& x, const Tensor& out) { return so
 
 }  // namespace
 
-TAPIR_INTO_FORM(softmax, SoftmaxAttrs, same(along(t[0], a.dim), floating(t[0].dtype)), softmax(x[0], a.dim), softmax_into, f("dim", a.dim));
-TAPIR_INTO_FORM(log_softmax, SoftmaxAttrs, same(along(t[0], a.dim), floating(t[0].dtype)), log_softmax(x[0], a.dim), log_softmax_into,
+TAPIR_INTO_FORM(softmax, 1, SoftmaxAttrs, same(along(t[0], a.dim), floating(t[0].dtype)), softmax(x[0], a.dim), softmax_into, f("dim", a.dim));
+TAPIR_INTO_FORM(log_softmax, 1, SoftmaxAttrs, same(along(t[0], a.dim), floating(t[0].dtype)), log_softmax(x[0], a.dim), log_softmax_into,
                 f("dim", a.dim));
-TAPIR_INTO_FORM(softmax_backward, SoftmaxAttrs, alike(along(t[1], a.dim), t[0]), softmax_backward(x[0], x[1], a.dim), softmax_backward_into,
+TAPIR_INTO_FORM(softmax_backward, 2, SoftmaxAttrs, alike(along(t[1], a.dim), t[0]), softmax_backward(x[0], x[1], a.dim), softmax_backward_into,
                 f("dim", a.dim));
-TAPIR_INTO_FORM(log_softmax_backward, SoftmaxAttrs, alike(along(t[1], a.dim), t[0]), log_softmax_backward(x[0], x[1], a.dim),
+TAPIR_INTO_FORM(log_softmax_backward, 2, SoftmaxAttrs, alike(along(t[1], a.dim), t[0]), log_softmax_backward(x[0], x[1], a.dim),
                 log_softmax_backward_into, f("dim", a.dim));
-TAPIR_FORM(causal_softmax, SoftmaxAttrs, same(ranked(t[0], 2), floating(t[0].dtype)), causal_softmax(x[0], a.first_query),
+TAPIR_FORM(causal_softmax, 1, SoftmaxAttrs, same(ranked(t[0], 2), floating(t[0].dtype)), causal_softmax(x[0], a.first_query),
            f("first_query", a.first_query));
-TAPIR_FORM(logsumexp, Over, reduced(t[0], dims_of(a), a.keepdim, floating(t[0].dtype)), logsumexp(x[0], dims_of(a), a.keepdim), over_fields(f, a));
+TAPIR_FORM(logsumexp, 1, Over, reduced(t[0], dims_of(a), a.keepdim, floating(t[0].dtype)), logsumexp(x[0], dims_of(a), a.keepdim), over_fields(f, a));
 
 }  // namespace tapir

@@ -44,32 +44,32 @@ Tensor weighted_exps(const Tensor& a, const Tensor& b, const Tensor& g, const We
 
 }  // namespace
 
-TAPIR_OP(cumsum, "CumSum", cumsum_rule, "Running sums along a dimension.", TAPIR_SAMPLE("f(5)", cumsum(x[0], 0)),
-         TAPIR_SAMPLE("f(3,4)", cumsum(x[0], 0)), TAPIR_SAMPLE("f(3,4)", cumsum(x[0], -1)), TAPIR_SAMPLE("f(2,3,4)", cumsum(x[0], 1)),
-         TAPIR_SAMPLE("f()", cumsum(x[0], 0)), TAPIR_SAMPLE("i(3,4)<9", cumsum(x[0], 1)));
-TAPIR_OP(cumprod, NoOnnx("Loop"), cumprod_rule, "Running products along a dimension.", TAPIR_SAMPLE("f(5)", cumprod(x[0], 0)),
+TAPIR_OP(cumsum, cumsum_rule, "Running sums along a dimension.", TAPIR_SAMPLE("f(5)", cumsum(x[0], 0)), TAPIR_SAMPLE("f(3,4)", cumsum(x[0], 0)),
+         TAPIR_SAMPLE("f(3,4)", cumsum(x[0], -1)), TAPIR_SAMPLE("f(2,3,4)", cumsum(x[0], 1)), TAPIR_SAMPLE("f()", cumsum(x[0], 0)),
+         TAPIR_SAMPLE("i(3,4)<9", cumsum(x[0], 1)));
+TAPIR_OP(cumprod, cumprod_rule, "Running products along a dimension.", TAPIR_SAMPLE("f(5)", cumprod(x[0], 0)),
          TAPIR_SAMPLE("f(3,4)", cumprod(x[0], 0)), TAPIR_SAMPLE("f(3,4)", cumprod(x[0], -1)), TAPIR_SAMPLE("f(2,3,4)", cumprod(x[0], 1)),
          TAPIR_SAMPLE("f(3,5)", cumprod(relu(x[0]), 1)), TAPIR_SAMPLE("i(3,4)<9", cumprod(x[0], 1)));
-TAPIR_OP(cummax, NoOnnx("Loop"), cummax_rule, "The largest element so far along a dimension, and its index.",
-         TAPIR_SAMPLE("d(6)", cummax(x[0], 0).values), TAPIR_SAMPLE("d(3,4)", cummax(x[0], 0).values),
-         TAPIR_SAMPLE("d(2,3,4)", cummax(x[0], 1).values), TAPIR_SAMPLE("d(3,7)", cummax(x[0], -1).indices),
-         TAPIR_SAMPLE("i(3,40)<5", cummax(x[0], 1).indices), TAPIR_SAMPLE("f()", cummax(x[0], 0).values),
+TAPIR_OP(cummax, cummax_rule, "The largest element so far along a dimension, and its index.", TAPIR_SAMPLE("d(6)", cummax(x[0], 0).values),
+         TAPIR_SAMPLE("d(3,4)", cummax(x[0], 0).values), TAPIR_SAMPLE("d(2,3,4)", cummax(x[0], 1).values),
+         TAPIR_SAMPLE("d(3,7)", cummax(x[0], -1).indices), TAPIR_SAMPLE("i(3,40)<5", cummax(x[0], 1).indices),
+         TAPIR_SAMPLE("f()", cummax(x[0], 0).values),
          TAPIR_SAMPLE_AS("f(4,3)", "cummax(torch.where(x[0] > 0.7, nan, x[0]), 0).indices",
                          cummax(where(x[0] > 0.7, std::numeric_limits<double>::quiet_NaN(), x[0]), 0).indices));
-TAPIR_OP(cummin, NoOnnx("Loop"), cummax_rule, "The smallest element so far along a dimension, and its index.",
-         TAPIR_SAMPLE("d(6)", cummin(x[0], 0).values), TAPIR_SAMPLE("d(2,3,4)", cummin(x[0], 1).values),
-         TAPIR_SAMPLE("d(5,3)", cummin(x[0], 0).indices), TAPIR_SAMPLE("i(3,40)<5", cummin(x[0], 1).indices),
+TAPIR_OP(cummin, cummax_rule, "The smallest element so far along a dimension, and its index.", TAPIR_SAMPLE("d(6)", cummin(x[0], 0).values),
+         TAPIR_SAMPLE("d(2,3,4)", cummin(x[0], 1).values), TAPIR_SAMPLE("d(5,3)", cummin(x[0], 0).indices),
+         TAPIR_SAMPLE("i(3,40)<5", cummin(x[0], 1).indices),
          TAPIR_SAMPLE_AS("f(4,3)", "cummin(torch.where(x[0] > 0.7, nan, x[0]), 0).indices",
                          cummin(where(x[0] > 0.7, std::numeric_limits<double>::quiet_NaN(), x[0]), 0).indices));
-TAPIR_OP(logcumsumexp, NoOnnx("Exp, CumSum, Log"), logcumsumexp_rule, "Running log(sum(exp(x))) along a dimension.",
-         TAPIR_SAMPLE("f(7)", logcumsumexp(x[0], 0)), TAPIR_SAMPLE("f(3,4)", logcumsumexp(x[0] * 100, 0)),
-         TAPIR_SAMPLE("f(2,5)", logcumsumexp(x[0], -1)), TAPIR_SAMPLE("f(2,3,4)", logcumsumexp(x[0], 1)), TAPIR_SAMPLE("f()", logcumsumexp(x[0], 0)));
-TAPIR_OP(weighted_exps, NoOnnx("Exp, Mul, CumSum"), weighted_exps_rule, "Running weighted sums of exponentials.",
+TAPIR_OP(logcumsumexp, logcumsumexp_rule, "Running log(sum(exp(x))) along a dimension.", TAPIR_SAMPLE("f(7)", logcumsumexp(x[0], 0)),
+         TAPIR_SAMPLE("f(3,4)", logcumsumexp(x[0] * 100, 0)), TAPIR_SAMPLE("f(2,5)", logcumsumexp(x[0], -1)),
+         TAPIR_SAMPLE("f(2,3,4)", logcumsumexp(x[0], 1)), TAPIR_SAMPLE("f()", logcumsumexp(x[0], 0)));
+TAPIR_OP(weighted_exps, weighted_exps_rule, "Running weighted sums of exponentials.",
          TAPIR_SAMPLE_AS("f(5) f(5) f(5)", "torch.exp(x[0]) * cumsum(torch.exp(x[1]) * x[2], 0)",
                          weighted_exps(x[0], x[1], x[2] * 1.0, {0, false}, Loc::current())),
          TAPIR_SAMPLE_AS("f(2,4) f(2,4) d(2,4)", "torch.exp(x[0]) * (torch.exp(x[1]) * x[2]).flip(1).cumsum(1).flip(1)",
                          weighted_exps(x[0], x[1], x[2] * 1.0, {1, true}, Loc::current())));
-TAPIR_OP(prod, "ReduceProd", prod_rule, "The product over all elements or along a dimension.", TAPIR_SAMPLE("f(3,4)", prod(x[0])),
+TAPIR_OP(prod, prod_rule, "The product over all elements or along a dimension.", TAPIR_SAMPLE("f(3,4)", prod(x[0])),
          TAPIR_SAMPLE("f(3,4)", prod(x[0], 0)), TAPIR_SAMPLE("f(3,4)", prod(x[0], -1, true)), TAPIR_SAMPLE("f(2,3,4)", prod(x[0], 1)),
          TAPIR_SAMPLE("f(7)", prod(x[0], 0)), TAPIR_SAMPLE("f()", prod(x[0])), TAPIR_SAMPLE("i(3,4)<9", prod(x[0], 1)),
          TAPIR_SAMPLE("f(3,4)", prod(relu(x[0]), 1)));
@@ -353,14 +353,14 @@ void scan_fields(Fields& f, ScanAttrs& a) {
 
 }  // namespace
 
-TAPIR_FORM(cumsum, ScanAttrs, same(along(t[0], a.dim), summed(t[0].dtype)), sum_again(x[0], a), scan_fields(f, a));
-TAPIR_FORM(cumprod, ScanAttrs, same(along(t[0], a.dim), summed(t[0].dtype)), cumprod(x[0], a.dim), f("dim", a.dim));
-TAPIR_FORM(logcumsumexp, ScanAttrs, same(along(t[0], a.dim), floating(t[0].dtype)), logcumsumexp(x[0], a.dim), f("dim", a.dim));
-TAPIR_FORM(cummax, int, several(same(along(t[0], a)), same(t[0], DType::int64)), detail::outputs(cummax(x[0], a)), f("dim", a));
-TAPIR_FORM(cummin, int, several(same(along(t[0], a)), same(t[0], DType::int64)), detail::outputs(cummin(x[0], a)), f("dim", a));
-TAPIR_FORM(weighted_exps, WeightedExpsAttrs, (along(pointwise(t), a.dim), pointwise(t)), weighted_exps(x[0], x[1], x[2], a, Loc::current()),
+TAPIR_FORM(cumsum, 1, ScanAttrs, same(along(t[0], a.dim), summed(t[0].dtype)), sum_again(x[0], a), scan_fields(f, a));
+TAPIR_FORM(cumprod, 1, ScanAttrs, same(along(t[0], a.dim), summed(t[0].dtype)), cumprod(x[0], a.dim), f("dim", a.dim));
+TAPIR_FORM(logcumsumexp, 1, ScanAttrs, same(along(t[0], a.dim), floating(t[0].dtype)), logcumsumexp(x[0], a.dim), f("dim", a.dim));
+TAPIR_FORM(cummax, 1, int, several(same(along(t[0], a)), same(t[0], DType::int64)), detail::outputs(cummax(x[0], a)), f("dim", a));
+TAPIR_FORM(cummin, 1, int, several(same(along(t[0], a)), same(t[0], DType::int64)), detail::outputs(cummin(x[0], a)), f("dim", a));
+TAPIR_FORM(weighted_exps, 3, WeightedExpsAttrs, (along(pointwise(t), a.dim), pointwise(t)), weighted_exps(x[0], x[1], x[2], a, Loc::current()),
            f("dim", a.dim)("reverse", a.reverse));
-TAPIR_FORM(prod, Over, reduced(t[0], dims_of(a), a.keepdim, summed(t[0].dtype)),
+TAPIR_FORM(prod, 1, Over, reduced(t[0], dims_of(a), a.keepdim, summed(t[0].dtype)),
            product(x[0], over("prod", dims_of(a), x[0].dim(), a.keepdim, Loc::current())), over_fields(f, a));
 
 }  // namespace tapir

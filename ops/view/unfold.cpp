@@ -28,13 +28,13 @@ void fold_rule(Backward& b);
 
 }  // namespace
 
-TAPIR_OP(windows, NoOnnx("Gather"), windows_rule, "Windows along a dimension, as a view: Tensor::unfold.", TAPIR_SAMPLE("f(7)", x[0].unfold(0, 3, 2)),
+TAPIR_OP(windows, windows_rule, "Windows along a dimension, as a view: Tensor::unfold.", TAPIR_SAMPLE("f(7)", x[0].unfold(0, 3, 2)),
          TAPIR_SAMPLE("f(2,5,3)", x[0].unfold(1, 2, 1)), TAPIR_SAMPLE("f(4,6)", x[0].unfold(-1, 2, 3)));
-TAPIR_OP(unfold, NoOnnx("Gather"), unfold_rule, "The windows of each image as columns (im2col).", TAPIR_SAMPLE("f(2,3,4,5)", unfold(x[0], 2)),
+TAPIR_OP(unfold, unfold_rule, "The windows of each image as columns (im2col).", TAPIR_SAMPLE("f(2,3,4,5)", unfold(x[0], 2)),
          TAPIR_SAMPLE_AS("f(2,2,5,6)", "nn.functional.unfold(x[0], (2, 3), (2, 1), (1, 0), (1, 2))",
                          unfold(x[0], {2, 3}, {.dilation = {2, 1}, .padding = {1, 0}, .stride = {1, 2}})),
          TAPIR_SAMPLE("f(3,4,4)", unfold(x[0], 3)));
-TAPIR_OP(fold, NoOnnx("ScatterElements(add)"), fold_rule, "Images as the sums of their windows (col2im).",
+TAPIR_OP(fold, fold_rule, "Images as the sums of their windows (col2im).",
          TAPIR_SAMPLE_AS("f(2,12,12)", "nn.functional.fold(x[0], (4, 5), 2)", fold(x[0], {4, 5}, 2)),
          TAPIR_SAMPLE_AS("f(2,12,10)", "nn.functional.fold(x[0], (5, 6), (2, 3), (2, 1), (1, 0), (1, 2))",
                          fold(x[0], {5, 6}, {2, 3}, {.dilation = {2, 1}, .padding = {1, 0}, .stride = {1, 2}})),
@@ -295,7 +295,7 @@ ValueType windowed(const TypeCall& t, int64_t dim) {
         return shaped(along(x, dim), {size});
     }
     need<ValueError>(!step.is_number() || step.number() > 0, "there is less than one element from window to window");
-    const SymInt &all = size_of(x, dim), rest = all + SymInt(-1) * size;
+    const SymInt &all = size_of(x, dim), rest = all - size;
     need(!rest.is_number() || rest.number() >= 0, "a window does not fit");
     const ValueType places = resized(x, dim, step.is_number() ? rest.floor_div(step.number()) + SymInt(1) : unknown());
     return shaped(x, appended(places.shape, {size}));
@@ -330,18 +330,18 @@ ValueType folded(const TypeCall& t) {
     const ValueType& x = types::ranked(t[0], 2, 3);
     const std::vector<SymInt> image = t.sizes("output_size");
     const ColumnSizes c = column_sizes(t, image);
-    types::need(types::may_be(types::size_of(x, -1), c.count), "there are more or fewer columns than windows");
+    types::need(may_equal(types::size_of(x, -1), c.count), "there are more or fewer columns than windows");
     const SymInt channels = types::quotient(types::size_of(x, -2), c.window);
     return types::shaped(x, types::leading(x, 2, {channels, types::spatial(image, 0, 2), types::spatial(image, 1, 2)}));
 }
 
 }  // namespace
 
-TAPIR_VIEW_FORM(windows, WindowAttrs, windowed(t, a.dim), x[0].unfold(static_cast<int>(a.dim), a.size, a.step),
+TAPIR_VIEW_FORM(windows, 1, WindowAttrs, windowed(t, a.dim), x[0].unfold(static_cast<int>(a.dim), a.size, a.step),
                 f("dim", a.dim)("size", a.size)("step", a.step));
-TAPIR_FORM(unfold, ColumnsCall, unfolded(t), unfold(x[0], a.kernel_size, a.options()),
+TAPIR_FORM(unfold, 1, ColumnsCall, unfolded(t), unfold(x[0], a.kernel_size, a.options()),
            f("kernel_size", a.kernel_size)("dilation", a.dilation)("padding", a.padding)("stride", a.stride));
-TAPIR_FORM(fold, ColumnsCall, folded(t), fold(x[0], a.output_size, a.kernel_size, a.options()),
+TAPIR_FORM(fold, 1, ColumnsCall, folded(t), fold(x[0], a.output_size, a.kernel_size, a.options()),
            f("output_size", a.output_size)("kernel_size", a.kernel_size)("dilation", a.dilation)("padding", a.padding)("stride", a.stride));
 
 }  // namespace tapir

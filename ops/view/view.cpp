@@ -65,28 +65,27 @@ void pieces_rule(Backward& b);
 
 }  // namespace
 
-TAPIR_OP(part, "Slice", part_rule,
-         "A part of a tensor, by an index of several numbers and slices; select, slice and diagonal have rows of their own.",
+TAPIR_OP(part, part_rule, "A part of a tensor, by an index of several numbers and slices; select, slice and diagonal have rows of their own.",
          TAPIR_SAMPLE("f(3,4)", select(x[0], 1, 2)), TAPIR_SAMPLE("f(3,4)", narrow(x[0], 1, 1, 2)),
          TAPIR_SAMPLE_AS("f(5,4)", "x[0][1:5:2]", slice(x[0], 0, Slice(1, 5, 2))), TAPIR_SAMPLE("f(3,4)", diagonal(x[0], 1)),
          TAPIR_SAMPLE_AS("f(3,4,2)", "x[0][1]", x[0][1]), TAPIR_SAMPLE_AS("f(4,3)", "x[0][1:, None, 2]", x[0].index({Slice(1, None), None, 2})));
-TAPIR_OP(select, "Gather", part_rule, "One element along a dimension, without it.", TAPIR_SAMPLE("f(3,4)", select(x[0], 0, -1)),
+TAPIR_OP(select, part_rule, "One element along a dimension, without it.", TAPIR_SAMPLE("f(3,4)", select(x[0], 0, -1)),
          TAPIR_SAMPLE("f(2,3,4)", select(x[0], -2, 1)));
-TAPIR_OP(slice, "Slice", part_rule, "Every step-th element of a range along a dimension: slice, narrow.",
+TAPIR_OP(slice, part_rule, "Every step-th element of a range along a dimension: slice, narrow.",
          TAPIR_SAMPLE_AS("f(5,4)", "x[0][-3:]", slice(x[0], 0, Slice(-3, None))),
          TAPIR_SAMPLE_AS("f(5,4)", "x[0][:, 1:4:2]", slice(x[0], 1, Slice(1, 4, 2))), TAPIR_SAMPLE("f(3,4)", narrow(x[0], 1, -2, 2)));
-TAPIR_OP(diagonal, NoOnnx("Reshape, Slice, Gather"), part_rule, "A diagonal of two dimensions, as the last one.",
-         TAPIR_SAMPLE("f(3,4)", diagonal(x[0])), TAPIR_SAMPLE("f(2,3,4)", diagonal(x[0], -1, 2, 0)));
-TAPIR_OP(place, NoOnnx("Pad, ScatterND"), place_rule, "Zeros with a part filled in: the gradient of a part.",
+TAPIR_OP(diagonal, part_rule, "A diagonal of two dimensions, as the last one.", TAPIR_SAMPLE("f(3,4)", diagonal(x[0])),
+         TAPIR_SAMPLE("f(2,3,4)", diagonal(x[0], -1, 2, 0)));
+TAPIR_OP(place, place_rule, "Zeros with a part filled in: the gradient of a part.",
          TAPIR_SAMPLE_AS("f(2,3)", "", place(x[0], Shape(4, 3), Part{Shape(2, 3), Shape(3, 1), 3}, Loc::current())));
-TAPIR_OP(reshape, "Reshape", reshape_rule, "The same elements in another shape.", TAPIR_SAMPLE("f(3,4)", reshape(x[0], {2, 6})),
+TAPIR_OP(reshape, reshape_rule, "The same elements in another shape.", TAPIR_SAMPLE("f(3,4)", reshape(x[0], {2, 6})),
          TAPIR_SAMPLE("f(3,4)", flatten(x[0])), TAPIR_SAMPLE("f(3,1)", squeeze(x[0])), TAPIR_SAMPLE("f(3,4)", unsqueeze(x[0], 1)));
-TAPIR_OP(transpose, "Transpose", transpose_rule, "Two dimensions exchanged.", TAPIR_SAMPLE("f(3,4)", transpose(x[0], 0, 1)),
+TAPIR_OP(transpose, transpose_rule, "Two dimensions exchanged.", TAPIR_SAMPLE("f(3,4)", transpose(x[0], 0, 1)),
          TAPIR_SAMPLE("f(2,3,4)", transpose(x[0], 0, 2)));
-TAPIR_OP(permute, "Transpose", permute_rule, "Dimensions in another order.", TAPIR_SAMPLE("f(2,3,4)", permute(x[0], {2, 0, 1})));
-TAPIR_OP(expand, "Expand", expand_rule, "Dimensions of size 1 repeated, without copying.",
+TAPIR_OP(permute, permute_rule, "Dimensions in another order.", TAPIR_SAMPLE("f(2,3,4)", permute(x[0], {2, 0, 1})));
+TAPIR_OP(expand, expand_rule, "Dimensions of size 1 repeated, without copying.",
          TAPIR_SAMPLE_AS("f(3,1)", "x[0].expand(2, 3, 4)", expand(x[0], {2, 3, 4})));
-TAPIR_OP(pieces, "Split", pieces_rule, "All pieces along a dimension: split, chunk, unbind.", TAPIR_SAMPLE("f(3,5)", split(x[0], 2, 1)),
+TAPIR_OP(pieces, pieces_rule, "All pieces along a dimension: split, chunk, unbind.", TAPIR_SAMPLE("f(3,5)", split(x[0], 2, 1)),
          TAPIR_SAMPLE("f(6,2)", chunk(x[0], 3)), TAPIR_SAMPLE("f(3,4)", unbind(x[0], 0)));
 
 namespace {
@@ -656,20 +655,20 @@ Tensor place_again(const Tensor& x, const PlaceCall& call) {
 
 }  // namespace
 
-TAPIR_VIEW_FORM(reshape, Shape, reshaped(t[0], t.sizes("shape")), reshape(x[0], a), f("shape", a));
-TAPIR_VIEW_FORM(expand, Shape, expanded(t[0], t.sizes("shape")), expand(x[0], a), f("shape", a));
-TAPIR_VIEW_FORM(transpose, Shape, swapped(t[0], a.raw(0), a.raw(1)), transpose(x[0], static_cast<int>(a.raw(0)), static_cast<int>(a.raw(1))),
+TAPIR_VIEW_FORM(reshape, 1, Shape, reshaped(t[0], t.sizes("shape")), reshape(x[0], a), f("shape", a));
+TAPIR_VIEW_FORM(expand, 1, Shape, expanded(t[0], t.sizes("shape")), expand(x[0], a), f("shape", a));
+TAPIR_VIEW_FORM(transpose, 1, Shape, swapped(t[0], a.raw(0), a.raw(1)), transpose(x[0], static_cast<int>(a.raw(0)), static_cast<int>(a.raw(1))),
                 f("dims", a));
-TAPIR_VIEW_FORM(permute, Shape, permuted(t[0], t.sizes("dims")), permute(x[0], a), f("dims", a));
-TAPIR_VIEW_FORM(select, SelectCall, selected(t[0], a.dim, t.size("index")), select(x[0], a.dim, a.index), f("dim", a.dim)("index", a.index));
-TAPIR_VIEW_FORM(slice, SliceCall, sliced(t[0], a.dim, t.size("start"), t.size("end"), a.step), slice(x[0], a.dim, Slice(a.start, a.end, a.step)),
+TAPIR_VIEW_FORM(permute, 1, Shape, permuted(t[0], t.sizes("dims")), permute(x[0], a), f("dims", a));
+TAPIR_VIEW_FORM(select, 1, SelectCall, selected(t[0], a.dim, t.size("index")), select(x[0], a.dim, a.index), f("dim", a.dim)("index", a.index));
+TAPIR_VIEW_FORM(slice, 1, SliceCall, sliced(t[0], a.dim, t.size("start"), t.size("end"), a.step), slice(x[0], a.dim, Slice(a.start, a.end, a.step)),
                 f("dim", a.dim)("start", a.start)("end", a.end)("step", a.step));
-TAPIR_VIEW_FORM(diagonal, DiagonalCall, diagonal(t[0], t.size("offset"), a.dim1, a.dim2), diagonal(x[0], a.offset, a.dim1, a.dim2),
+TAPIR_VIEW_FORM(diagonal, 1, DiagonalCall, diagonal(t[0], t.size("offset"), a.dim1, a.dim2), diagonal(x[0], a.offset, a.dim1, a.dim2),
                 f("offset", a.offset)("dim1", a.dim1)("dim2", a.dim2));
-TAPIR_VIEW_FORM(part, Part, shaped(t[0], t.sizes("sizes")), part_again(x[0], a), f("sizes", a.sizes)("strides", a.strides)("offset", a.offset));
-TAPIR_FORM(place, PlaceCall, (alike(t[0], shaped(t[0], t.sizes("sizes"))), shaped(t[0], t.sizes("shape"))), place_again(x[0], a),
+TAPIR_VIEW_FORM(part, 1, Part, shaped(t[0], t.sizes("sizes")), part_again(x[0], a), f("sizes", a.sizes)("strides", a.strides)("offset", a.offset));
+TAPIR_FORM(place, 1, PlaceCall, (alike(t[0], shaped(t[0], t.sizes("sizes"))), shaped(t[0], t.sizes("shape"))), place_again(x[0], a),
            f("shape", a.shape)("sizes", a.part.sizes)("strides", a.part.strides)("offset", a.part.offset));
-TAPIR_VIEW_FORM(pieces, SplitCall, cut(t[0], a.dim, a.drop, t.sizes("sizes")), a.drop ? unbind(x[0], a.dim) : split(x[0], a.sizes, a.dim),
+TAPIR_VIEW_FORM(pieces, 1, SplitCall, cut(t[0], a.dim, a.drop, t.sizes("sizes")), a.drop ? unbind(x[0], a.dim) : split(x[0], a.sizes, a.dim),
                 f("dim", a.dim)("drop", a.drop)("sizes", a.sizes));
 
 // --- Methods ---------------------------------------------------------------------------------------------------------------

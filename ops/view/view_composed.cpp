@@ -11,16 +11,16 @@
 
 namespace tapir {
 
-TAPIR_OP(swapaxes, "Transpose", Composed, "transpose.", TAPIR_SAMPLE("f(2,3,4)", swapaxes(x[0], 0, -1)),
-         TAPIR_SAMPLE("f(2,3,4)", moveaxis(x[0], {0}, {2})), TAPIR_SAMPLE("f(2,3)", ravel(x[0])));
-TAPIR_OP(atleast_1d, "Reshape", Composed, "With 1, 2 or 3 dimensions at least.", TAPIR_SAMPLE("f()", atleast_1d(x[0])),
-         TAPIR_SAMPLE("f()", atleast_2d(x[0])), TAPIR_SAMPLE("f(3)", atleast_2d(x[0])), TAPIR_SAMPLE("f(3)", atleast_3d(x[0])),
-         TAPIR_SAMPLE("f(3,2)", atleast_3d(x[0])), TAPIR_SAMPLE("f(2,1,2)", atleast_3d(x[0])));
-TAPIR_OP(tensor_split, "Split", Composed, "Nearly equal parts.", TAPIR_SAMPLE("f(7,2)", tensor_split(x[0], 3)),
+TAPIR_OP(swapaxes, Composed, "transpose.", TAPIR_SAMPLE("f(2,3,4)", swapaxes(x[0], 0, -1)), TAPIR_SAMPLE("f(2,3,4)", moveaxis(x[0], {0}, {2})),
+         TAPIR_SAMPLE("f(2,3)", ravel(x[0])));
+TAPIR_OP(atleast_1d, Composed, "With 1, 2 or 3 dimensions at least.", TAPIR_SAMPLE("f()", atleast_1d(x[0])), TAPIR_SAMPLE("f()", atleast_2d(x[0])),
+         TAPIR_SAMPLE("f(3)", atleast_2d(x[0])), TAPIR_SAMPLE("f(3)", atleast_3d(x[0])), TAPIR_SAMPLE("f(3,2)", atleast_3d(x[0])),
+         TAPIR_SAMPLE("f(2,1,2)", atleast_3d(x[0])));
+TAPIR_OP(tensor_split, Composed, "Nearly equal parts.", TAPIR_SAMPLE("f(7,2)", tensor_split(x[0], 3)),
          TAPIR_SAMPLE("f(2,5)", tensor_split(x[0], 2, 1)),
          TAPIR_SAMPLE_AS("f(6)", "tensor_split(x[0], (1, 4, 9))", tensor_split(x[0], std::vector<std::int64_t>{1, 4, 9})),
          TAPIR_SAMPLE_AS("f(6)", "tensor_split(x[0], (4, 2))", tensor_split(x[0], std::vector<std::int64_t>{4, 2})));
-TAPIR_OP(broadcast_tensors, "Expand", Composed, "Expanded to one shape.",
+TAPIR_OP(broadcast_tensors, Composed, "Expanded to one shape.",
          TAPIR_SAMPLE_AS("f(3,1) f(2)", "broadcast_tensors(x[0], x[1])", broadcast_tensors({x[0], x[1]})));
 
 using std::int64_t;

@@ -44,7 +44,7 @@ OnnxValue diagonal_of(const OnnxCall& x) {
     for (int d = 1; d < x.rank() - 1; ++d) last_first.push_back(d);
     last_first.push_back(0);
     // As many as there are rows or columns left, whichever are fewer.
-    const SymInt rows = x.shape()[d1] + SymInt(-below), columns = x.shape()[d2] + SymInt(-right), more = rows + SymInt(-1) * columns;
+    const SymInt rows = x.shape()[d1] + SymInt(-below), columns = x.shape()[d2] + SymInt(-right), more = rows - columns;
     const OnnxValue count = !more.is_number() ? x.node("Min", {x.size_0d(rows), x.size_0d(columns)}) : x.size_0d(more.number() < 0 ? rows : columns);
     const OnnxValue k = x.node("Range", int64, {x.scalar(0, int64), count, x.scalar(1, int64)});
     return x.permute(x.node("GatherND", {x.permute(x[0], order), x.unsqueeze(k, {1}) + x.ints({below, right})}), last_first);

@@ -20,14 +20,14 @@ void diagonal_scatter_rule(Backward& b);
 
 }  // namespace
 
-TAPIR_OP(select_scatter, NoOnnx("ScatterND"), select_scatter_rule, "A tensor with another in place of one element along a dimension.",
+TAPIR_OP(select_scatter, select_scatter_rule, "A tensor with another in place of one element along a dimension.",
          TAPIR_SAMPLE("f(3,4) f(3)", select_scatter(x[0], x[1], 1, -2)), TAPIR_SAMPLE("f(2,3,4) f(3,4)", select_scatter(x[0], x[1], 0, 1)),
          TAPIR_SAMPLE("f(3) f()", select_scatter(x[0], x[1], 0, 2)));
-TAPIR_OP(slice_scatter, NoOnnx("ScatterND"), slice_scatter_rule, "A tensor with another in place of a range along a dimension.",
+TAPIR_OP(slice_scatter, slice_scatter_rule, "A tensor with another in place of a range along a dimension.",
          TAPIR_SAMPLE_AS("f(5,2) f(2,2)", "slice_scatter(x[0], x[1], 0, 1, 5, 2)", slice_scatter(x[0], x[1], 0, Slice(1, 5, 2))),
          TAPIR_SAMPLE_AS("f(2,4) f(2,3)", "slice_scatter(x[0], x[1], -1, -3, 4, 1)", slice_scatter(x[0], x[1], -1, Slice(-3, None))),
          TAPIR_SAMPLE_AS("f(3,2) f(3,2)", "slice_scatter(x[0], x[1], 0, 0, 3, 1)", slice_scatter(x[0], x[1])));
-TAPIR_OP(diagonal_scatter, NoOnnx("ScatterND"), diagonal_scatter_rule, "A tensor with another in place of a diagonal.",
+TAPIR_OP(diagonal_scatter, diagonal_scatter_rule, "A tensor with another in place of a diagonal.",
          TAPIR_SAMPLE("f(3,4) f(3)", diagonal_scatter(x[0], x[1])), TAPIR_SAMPLE("f(2,3,4) f(3,2)", diagonal_scatter(x[0], x[1], -1, 2, 0)));
 
 namespace {
@@ -141,16 +141,16 @@ bool diagonal_scatter_into(const FormCall& x, const Tensor& out) {
 
 // The first operand, where the second has the part's shape.
 [[maybe_unused]] static ValueType with_part(const TypeCall& t, const ValueType& part) {
-    types::need(types::may_be(t[1].shape, part.shape), "the source has not the part's shape");
+    types::need(may_equal(t[1].shape, part.shape), "the source has not the part's shape");
     return t[0];
 }
 
-TAPIR_PART_FORM(select_scatter, SelectCall, with_part(t, selected(t[0], a.dim, t.size("index"))), select_scatter(x[0], x[1], a.dim, a.index),
+TAPIR_PART_FORM(select_scatter, 2, SelectCall, with_part(t, selected(t[0], a.dim, t.size("index"))), select_scatter(x[0], x[1], a.dim, a.index),
                 select_scatter_into, "select", f("dim", a.dim)("index", a.index));
-TAPIR_PART_FORM(slice_scatter, SliceCall, with_part(t, sliced(t[0], a.dim, t.size("start"), t.size("end"), a.step)),
+TAPIR_PART_FORM(slice_scatter, 2, SliceCall, with_part(t, sliced(t[0], a.dim, t.size("start"), t.size("end"), a.step)),
                 slice_scatter(x[0], x[1], a.dim, Slice(a.start, a.end, a.step)), slice_scatter_into, "slice",
                 f("dim", a.dim)("start", a.start)("end", a.end)("step", a.step));
-TAPIR_PART_FORM(diagonal_scatter, DiagonalCall, with_part(t, diagonal(t[0], t.size("offset"), a.dim1, a.dim2)),
+TAPIR_PART_FORM(diagonal_scatter, 2, DiagonalCall, with_part(t, diagonal(t[0], t.size("offset"), a.dim1, a.dim2)),
                 diagonal_scatter(x[0], x[1], a.offset, a.dim1, a.dim2), diagonal_scatter_into, "diagonal",
                 f("offset", a.offset)("dim1", a.dim1)("dim2", a.dim2));
 

@@ -1,6 +1,7 @@
 // What tracing, graphs and control flow refuse, each with its message.
 #include <catch2/catch.hpp>
 
+#include "../autograd/trace/unchecked.h"
 #include "tapir/autograd/log_impl.h"
 #include "tapir/autograd/trace/graphs.h"
 #include "tapir/core/make_impl.h"
@@ -28,9 +29,9 @@ const Tensor& x3() {
     return x;
 }
 
-constexpr OpInfo unknown_op{"unknown_op", NoOnnx("none"), NonDiff, "An op without a form."};
+constexpr OpInfo unknown_op{"unknown_op", NonDiff, "An op without a form."};
 
-void run(const std::string& text, const std::vector<Tensor>& x) { Graph::parse(text)(x); }
+void run(const std::string& text, const std::vector<Tensor>& x) { test::unchecked(text)(x); }
 
 }  // namespace
 
@@ -165,9 +166,9 @@ TEST_CASE("texts of graphs that are none") {
     throws<ValueError>("a matrix of 3000000000 x 1 is too large", [] { tril_indices(3000000000, 1); });
     const std::string two = "input x: float32 (3,)\n%1: float32 (3,), %2: float32 (3,) = relu(x)\noutput y = %2\n";
     throws<ValueError>("graph: relu gives no result 1", [&] { run(two, {x3()}); });
-    throws<ValueError>("graph: relu gives no result 1", [&] { Graph::parse(two).run({{"x", x3()}}); });
+    throws<ValueError>("graph: relu gives no result 1", [&] { test::unchecked(two).run({{"x", x3()}}); });
     throws<ValueError>("relu gave no result 1",
-                       [&] { check_trace(Graph::parse(two), [](const Tensor& x) { return relu(x); }, {x3()}, {.same_ops = false}); });
+                       [&] { check_trace(test::unchecked(two), [](const Tensor& x) { return relu(x); }, {x3()}, {.same_ops = false}); });
 }
 
 TEST_CASE("inputs that a graph was not made for") {

@@ -21,7 +21,7 @@ int opset = 17;
 
 bool is_random(const Graph& graph) {
     for (const auto& node : graph.nodes()) {
-        if (node->attributes().form().is_random) return true;
+        if (node->form().is_random) return true;
     }
     return false;
 }

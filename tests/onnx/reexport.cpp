@@ -22,7 +22,7 @@ void write_known(const fs::path& folder) {
 
 bool is_random(const Graph& graph) {
     for (const auto& node : graph.nodes()) {
-        if (node->attributes().form().is_random) return true;
+        if (node->form().is_random) return true;
     }
     return false;
 }

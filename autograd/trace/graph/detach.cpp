@@ -25,8 +25,8 @@ void no_grad_write_rule(Backward& b) {
                     "happened, which a graph does not hold: write outside of the scope, or to a copy");
 }
 
-constexpr OpInfo no_grad_write_info{"no_grad_write", "Identity", no_grad_write_rule, "What was written to within a NoGradScope."};
-constexpr OpInfo custom_function_info{"custom_function", "Identity", custom_function_rule, "What a custom function gave."};
+constexpr OpInfo no_grad_write_info{"no_grad_write", no_grad_write_rule, "What was written to within a NoGradScope."};
+constexpr OpInfo custom_function_info{"custom_function", custom_function_rule, "What a custom function gave."};
 
 Tensor handed_through(const OpInfo& op, const Tensor& x) {
     const Tensor y = detail::alias(x.impl());
@@ -36,9 +36,9 @@ Tensor handed_through(const OpInfo& op, const Tensor& x) {
 
 }  // namespace
 
-TAPIR_VIEW_FORM(detach, detail::NoAttrs, same(t[0]), x[0].detach(), static_cast<void>(f));
-TAPIR_VIEW_FORM(custom_function, detail::NoAttrs, same(t[0]), handed_through(custom_function_info, x[0]), static_cast<void>(f));
-TAPIR_VIEW_FORM(no_grad_write, detail::NoAttrs, same(t[0]), handed_through(no_grad_write_info, x[0]), static_cast<void>(f));
+TAPIR_VIEW_FORM(detach, 1, detail::NoAttrs, same(t[0]), x[0].detach(), static_cast<void>(f));
+TAPIR_VIEW_FORM(custom_function, 1, detail::NoAttrs, same(t[0]), handed_through(custom_function_info, x[0]), static_cast<void>(f));
+TAPIR_VIEW_FORM(no_grad_write, 1, detail::NoAttrs, same(t[0]), handed_through(no_grad_write_info, x[0]), static_cast<void>(f));
 
 const OpForm& detail::form_of(GradientStop stop) noexcept {
     if (stop == GradientStop::written) return no_grad_write_form;
@@ -60,7 +60,7 @@ void detail::remove_gradient_stops(Graph& graph, bool only_idle) {
     }
     for (std::size_t i = graph.nodes().size(); i-- > 0;) {
         Graph::Node* node = graph.nodes()[i].get();
-        if (!is_gradient_stop(node->attributes().form()) || node->inputs.size() != 1 || node->results.size() != 1) continue;
+        if (!is_gradient_stop(node->form()) || node->inputs.size() != 1 || node->results.size() != 1) continue;
         const Graph::Value &from = *node->inputs[0], &to = *node->results[0];
         if (only_idle && needed.count(&to)) continue;
         if (from.dtype != to.dtype || from.device != to.device || from.shape != to.shape) continue;  // a graph of somebody's making

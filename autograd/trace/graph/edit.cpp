@@ -5,7 +5,6 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "tapir/autograd/operand_counts_impl.h"
 #include "tapir/autograd/trace/data_sizes_impl.h"
 #include "tapir/autograd/trace/graph/check_node_impl.h"
 #include "tapir/autograd/trace/graph/infer_impl.h"
@@ -21,13 +20,13 @@ Graph::Node* Graph::insert(Node* before, TextViewArg op, const std::vector<Value
     Attributes all(*form);
     for (const auto& [name, value] : attributes) all.set(name, value, loc);
     if (before) position(before, "Graph::insert", loc);
-    const int most = detail::operand_counts(*form).most;
+    const int most = form->operands.most;
     if (most >= 0 && std::ssize(inputs) > most) fail<ValueError>(loc, "Graph::insert: {} has {} operands, and takes {}", op, inputs.size(), most);
     for (const Value* input : inputs) {
         check_is_here(input, "Graph::insert", loc);
         if (before) check_comes_before(input, before, "Graph::insert", loc);
     }
-    std::vector<detail::Inferred> made = detail::infer_results(all, inputs, loc);
+    std::vector<ValueType> made = detail::infer_results(all, inputs, loc);
     // Sizes that no formula gives have names of their own.
     const auto is_taken = [&](const std::string& name) {
         const auto has_it = [&](const SymInt& size) {
@@ -40,14 +39,13 @@ Graph::Node* Graph::insert(Node* before, TextViewArg op, const std::vector<Value
         while (is_taken(fmt::format("{}_{}", op, n))) ++n;
         return SymInt::dim(fmt::format("{}_{}", op, n));
     };
-    const std::uint64_t by_data = detail::data_sized(all);
-    for (std::size_t k = 0; k < made.size() && k < 64; ++k) {
-        if (by_data >> k & 1 && !made[k].shape.empty()) made[k].shape[0] = new_size(k);
+    std::size_t open = 0;
+    for (ValueType& result : made) {
+        for (SymInt& size : result.shape) size = size == types::unknown() ? new_size(open++) : size;
     }
-    if (const int clipped = detail::clipped_dim(all, inputs); clipped >= 0) made[0].shape[static_cast<std::size_t>(clipped)] = new_size(0);
     Node* node = before ? append_before(before, std::move(all), inputs) : append(std::move(all), inputs);
     if (!before) node->loc = loc;
-    for (const detail::Inferred& result : made) add_result(node, result.dtype, result.device, result.shape);
+    for (const ValueType& result : made) add_result(node, result.dtype, result.device, result.shape);
     return node;
 }
 
@@ -81,16 +79,17 @@ void Graph::set_attribute(Node* node, TextViewArg name, const Attribute& value, 
 
 // Whether its results would be of the same shapes and dtypes. They may be of another dtype than the op gives: what was traced under autocast is.
 void Graph::check_keeps_results(const Node* node, const Attributes& attributes, const std::vector<Value*>& inputs, const char* what, const Loc& loc) {
-    const std::vector<detail::Inferred> was = detail::infer_results(node->attributes_, node->inputs, loc);
-    std::vector<detail::Inferred> made = detail::infer_results(attributes, inputs, loc);
-    const std::uint64_t by_data = detail::data_sized(attributes);
-    const int clipped = detail::clipped_dim(attributes, inputs);
+    const std::vector<ValueType> was = detail::infer_results(node->attributes_, node->inputs, loc);
+    std::vector<ValueType> made = detail::infer_results(attributes, inputs, loc);
     for (std::size_t k = 0; k < node->results.size(); ++k) {
         const Value& now = *node->results[k];
-        if (clipped >= 0 && made[k].shape.size() == now.shape.size())
-            made[k].shape[static_cast<std::size_t>(clipped)] = now.shape[static_cast<std::size_t>(clipped)];
-        if (k < made.size() && k < 64 && by_data >> k & 1 && !made[k].shape.empty() && !now.shape.empty()) made[k].shape[0] = now.shape[0];
-        if (k >= made.size() || made[k].shape != now.shape) {
+        const bool is_made = k < made.size() && made[k].shape.size() == now.shape.size();
+        for (std::size_t d = 0; is_made && d < now.shape.size(); ++d) {
+            // What no formula gives may be what it is; a formula that the tracer has found may be written in another way than the rule's.
+            const bool is_as_before = k < was.size() && d < was[k].shape.size() && made[k].shape[d] == was[k].shape[d];
+            if (is_as_before || made[k].shape[d] == types::unknown()) made[k].shape[d] = now.shape[d];
+        }
+        if (!is_made || made[k].shape != now.shape) {
             fail<ShapeError>(loc, "{}: the result of {} would have shape {}, not {}", what, node->op(),
                              k < made.size() ? to_string(Attribute(made[k].shape)) : "none", to_string(Attribute(now.shape)));
         }

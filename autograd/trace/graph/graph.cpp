@@ -229,7 +229,7 @@ void Graph::add_update(Value* target, Value* value, Loc loc) {
     if (target->dtype != value->dtype) {
         fail<DTypeError>(loc, "Graph::add_update: {} is {}, what is to be written there {}", target->name, target->dtype, value->dtype);
     }
-    if (!detail::may_be_alike(target->shape, value->shape)) {
+    if (!may_equal(target->shape, value->shape)) {
         fail<ShapeError>(loc, "Graph::add_update: {} has shape {}, what is to be written there {}", target->name, to_string(Attribute(target->shape)),
                          to_string(Attribute(value->shape)));
     }

@@ -92,7 +92,7 @@ Graph load_graph(const TextArg& path, Loc loc) {
     Graph::Inputs data;
     for (const NamedTensor& t : tensors) data.emplace_back(t.name, t.tensor);
     try {
-        Graph graph = detail::read_graph(*text, data, /*makes_zeros=*/false, loc);
+        Graph graph = detail::read_graph(*text, data, {}, loc);
         const auto count = graph.parameters().size();
         const std::vector<bool> is_trained = trained ? numbers_in(*trained, count) : std::vector<bool>(count, true);
         if (is_trained.size() != count) fail<FileError>(loc, "load_graph: {}: \"{}\" says not which parameters require gradients", path, *trained);

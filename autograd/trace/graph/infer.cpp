@@ -2,10 +2,8 @@
 #include "tapir/autograd/trace/graph/infer_impl.h"
 
 #include <algorithm>
-#include <set>
 #include <unordered_map>
 
-#include "tapir/autograd/trace/fit_impl.h"
 #include "tapir/autograd/trace/graph/names_impl.h"
 #include "tapir/autograd/trace/turn_bound_impl.h"
 #include "tapir/core/fail_impl.h"
@@ -27,23 +25,25 @@ Tensor made_for(const Graph::Value& value, const DimSizes& sizes, bool is_kind, 
     return zeros.fill_(0);
 }
 
-// What each sample gives.
-std::vector<std::vector<Tensor>> results_of(const Attributes& attributes, const std::vector<Graph::Value*>& inputs,
-                                            const std::vector<DimSizes>& samples, bool is_kind, const Loc& loc) {
+// Of operands like these.
+std::vector<ValueType> try_on(const Attributes& attributes, const std::vector<Graph::Value*>& inputs, const DimSizes& sizes, bool is_kind,
+                              const Loc& loc) {
     const detail::TurnBound turns(detail::kMadeUpTurns);
-    std::vector<std::vector<Tensor>> made;
-    for (const DimSizes& sizes : samples) {
-        std::vector<Tensor> arguments;
-        for (const Graph::Value* input : inputs) arguments.push_back(made_for(*input, sizes, is_kind, loc));
-        std::vector<const Tensor*> addresses;
-        for (const Tensor& argument : arguments) addresses.push_back(&argument);
-        std::vector<Tensor> results(detail::kMostResults);
-        const Attributes call = attributes.with(sizes, loc);
-        detail::run_form(call.form(), {addresses.data(), static_cast<int>(addresses.size()), call.data()}, results.data());
-        while (!results.empty() && !results.back().defined()) results.pop_back();
-        made.push_back(std::move(results));
+    std::vector<Tensor> arguments;
+    for (const Graph::Value* input : inputs) arguments.push_back(made_for(*input, sizes, is_kind, loc));
+    std::vector<const Tensor*> addresses;
+    for (const Tensor& argument : arguments) addresses.push_back(&argument);
+    std::vector<Tensor> results(detail::kMostResults);
+    const Attributes call = attributes.with(sizes, loc);
+    detail::run_form(call.form(), {addresses.data(), static_cast<int>(addresses.size()), call.data()}, results.data());
+    std::vector<ValueType> types;
+    for (const Tensor& y : results) {
+        if (!y.defined()) break;
+        std::vector<SymInt> shape;
+        for (const std::int64_t size : y.shape()) shape.push_back(sizes.empty() ? SymInt(size) : types::unknown());
+        types.push_back({y.dtype(), y.device(), std::move(shape)});
     }
-    return made;
+    return types;
 }
 
 }  // namespace
@@ -64,48 +64,40 @@ Tensor detail::kind_numbers(const Shape& shape, DType dtype, Device device, std:
     return x.add_((eye(n) * (arange(n, float32) * (2.0 / static_cast<double>(n)) + 1)).to(device, dtype));
 }
 
-std::vector<detail::Inferred> detail::infer_results(const Attributes& attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc) {
-    std::set<std::string> names;
-    const auto note = [&](const SymInt& size) {
-        for (std::string& name : size.dims()) names.insert(std::move(name));
-    };
-    for (const Graph::Value* input : inputs) std::for_each(input->shape.begin(), input->shape.end(), note);
-    for (const auto& [name, attribute] : attributes.all()) {
-        if (const auto* size = std::get_if<SymInt>(&attribute)) note(*size);
-        if (const auto* sizes = std::get_if<std::vector<SymInt>>(&attribute)) std::for_each(sizes->begin(), sizes->end(), note);
-    }
-    DimSizes first;
+std::vector<ValueType> detail::tried_results(const Attributes& attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc) {
+    DimSizes sizes;
     std::int64_t next = 4;
-    for (const std::string& name : names) first[name] = next += 2;
-    const std::vector<DimSizes> samples = detail::samples_of(first);
+    const auto give_sizes = [&](const SymInt& formula) {
+        for (const std::string& dim : formula.dims()) {
+            if (sizes.emplace(dim, next + 2).second) next += 2;
+        }
+    };
+    for (const Graph::Value* input : inputs) std::for_each(input->shape.begin(), input->shape.end(), give_sizes);
+    for (const auto& [_, attribute] : attributes.all()) {
+        if (const auto* size = std::get_if<SymInt>(&attribute)) give_sizes(*size);
+        if (const auto* list = std::get_if<std::vector<SymInt>>(&attribute)) std::for_each(list->begin(), list->end(), give_sizes);
+    }
     const detail::PauseRecording pause;
     const detail::KeptGenerator generator;  // draws of ops that are only tried do not count
     const CallerScope caller(loc);
-    const std::vector<std::vector<Tensor>> made = [&] {
+    try {
+        return try_on(attributes, inputs, sizes, /*is_kind=*/false, loc);
+    } catch (const OutOfMemory&) {
+        throw;
+    } catch (const Error&) {  // divisors are not 0, matrices have inverses
         try {
-            return results_of(attributes, inputs, samples, /*is_kind=*/false, loc);
-        } catch (const OutOfMemory&) {
-            throw;
-        } catch (const Error&) {  // divisors are not 0, matrices have inverses
-            try {
-                return results_of(attributes, inputs, samples, /*is_kind=*/true, loc);
-            } catch (const Error&) {}
-            throw;
-        }
-    }();
-    std::vector<Inferred> list;
-    for (std::size_t k = 0; k < made[0].size(); ++k) {
-        const Tensor& y = made[0][k];
-        Inferred result{y.dtype(), y.device(), {}};
-        for (int d = 0; d < y.dim(); ++d) {
-            std::vector<std::int64_t> values;
-            for (const auto& results : made) values.push_back(results[k].size(d));
-            const auto size = detail::fit(samples, values);
-            result.shape.push_back(size ? *size : SymInt::dim("unknown"));
-        }
-        list.push_back(std::move(result));
+            return try_on(attributes, inputs, sizes, /*is_kind=*/true, loc);
+        } catch (const Error&) {}
+        throw;
     }
-    return list;
+}
+
+std::vector<ValueType> detail::infer_results(const Attributes& attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc) {
+    std::vector<ValueType> operands;
+    for (const Graph::Value* input : inputs) operands.push_back({input->dtype, input->device, input->shape});
+    std::vector<ValueType> tried = tried_results(attributes, inputs, loc);  // dtypes and numbers that the rule does not look at
+    ResultTypes stated = result_types(attributes, operands, loc);
+    return stated.empty() ? tried : std::move(stated);
 }
 
 std::optional<std::vector<ValueType>> detail::stated_results(const Graph& graph, const std::vector<ValueType>& inputs, const Loc& loc,

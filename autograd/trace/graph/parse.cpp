@@ -273,8 +273,8 @@ constexpr int kMostValues = 1 << 22;  // a graph has fewer, and numbers of them 
 
 class detail::GraphReader {
  public:
-    GraphReader(std::string_view text, const Graph::Inputs& data, bool makes_zeros, const Loc& loc)
-        : lines_(text, loc), makes_zeros_(makes_zeros), loc_(loc) {
+    GraphReader(std::string_view text, const Graph::Inputs& data, const ReadOptions& options, const Loc& loc)
+        : lines_(text, loc), options_(options), loc_(loc) {
         for (const auto& [name, tensor] : data) tensors_.emplace(name, tensor);
         std::copy_if(data.begin(), data.end(), std::back_inserter(nested_data_),
                      [](const auto& one) { return !one.first.empty() && one.first[0] == '{'; });
@@ -301,7 +301,7 @@ class detail::GraphReader {
             if (!numbered_.count(value.get())) value->number = next++;
         }
         graph_.next_ = next;
-        graph_.check(loc_);
+        if (options_.checks) graph_.check(loc_);
         return std::move(graph_);
     }
 
@@ -383,7 +383,7 @@ class detail::GraphReader {
         Tensor tensor = given(name);
         if (!tensor.defined() && name[0] != '%') tensor = given(own);
         if (!tensor.defined()) {
-            if (list.empty() && !makes_zeros_) line.refuse(fmt::format("the elements of {} are missing", name));
+            if (list.empty() && !options_.makes_zeros) line.refuse(fmt::format("the elements of {} are missing", name));
             tensor = elements_of(list, type, line);
         } else if (tensor.dtype() != type.dtype || sizes_of_tensor(tensor) != type.shape) {
             line.refuse(fmt::format("{} is given as {} {}", name, tensor.dtype(), tensor.shape()));
@@ -408,7 +408,7 @@ class detail::GraphReader {
         line.expect("=");
         Value *value = value_of(line.until("#"), line), *target = value_of(name, line);
         if (target->kind != Kind::input && target->kind != Kind::parameter) line.refuse("only parameters and inputs are written to");
-        if (target->dtype != value->dtype || !may_be_alike(target->shape, value->shape)) {
+        if (target->dtype != value->dtype || !may_equal(target->shape, value->shape)) {
             line.refuse(fmt::format("{} {} cannot be written to {}, which is {} {}", value->dtype, to_string(Attribute(value->shape)), name,
                                     target->dtype, to_string(Attribute(target->shape))));
         }
@@ -464,8 +464,7 @@ class detail::GraphReader {
             if (!module.empty()) node->module = module_name(module, "");
         }
         for (const auto& [name, type] : results) define(name, graph_.add_result(node, type.dtype, type.device, type.shape), line);
-        std::string wrong = what_is_wrong_with(*node);
-        if (wrong.empty()) wrong = what_is_missized(*node);
+        const std::string wrong = options_.checks ? what_is_wrong_with(*node) : std::string();
         if (!wrong.empty()) line.refuse(wrong);
     }
 
@@ -516,12 +515,12 @@ class detail::GraphReader {
         for (const auto& [key, tensor] : nested_data_) {
             if (key.compare(0, prefix.size(), prefix) == 0) own.emplace_back(key.substr(prefix.size()), tensor);
         }
-        return std::make_shared<const Graph>(GraphReader(lines_.parts[part], own, makes_zeros_, loc_).read());
+        return std::make_shared<const Graph>(GraphReader(lines_.parts[part], own, options_, loc_).read());
     }
 
     Graph graph_;
     Lines lines_;
-    const bool makes_zeros_;
+    const ReadOptions options_;
     const Loc& loc_;
     std::unordered_map<std::string_view, Tensor> tensors_;
     Graph::Inputs nested_data_;  // of branches and bodies, "{0} %3"
@@ -531,11 +530,11 @@ class detail::GraphReader {
     std::set<std::string> input_names_, parameter_names_, output_names_;
 };
 
-Graph detail::read_graph(std::string_view text, const Graph::Inputs& data, bool makes_zeros, const Loc& loc) {
+Graph detail::read_graph(std::string_view text, const Graph::Inputs& data, const ReadOptions& options, const Loc& loc) {
     const detail::CallLine call(loc);
-    return GraphReader(text, data, makes_zeros, loc).read();
+    return GraphReader(text, data, options, loc).read();
 }
 
-Graph Graph::parse(TextViewArg text, const Inputs& data, Loc loc) { return detail::read_graph(text, data, /*makes_zeros=*/data.empty(), loc); }
+Graph Graph::parse(TextViewArg text, const Inputs& data, Loc loc) { return detail::read_graph(text, data, {.makes_zeros = data.empty()}, loc); }
 
 }  // namespace tapir

@@ -5,7 +5,10 @@
 
 namespace tapir::detail {
 
-/// makes_zeros: parameters and constants that are neither given nor in the text are zeros, else that is an error.
-Graph read_graph(std::string_view text, const Graph::Inputs& data, bool makes_zeros, const Loc& loc);
+struct ReadOptions {
+    bool makes_zeros = false;  // parameters and constants that are neither given nor in the text are zeros, else that is an error
+    bool checks = true;        // false, for tests of what comes after: calls may be any that their op does not take
+};
+Graph read_graph(std::string_view text, const Graph::Inputs& data, const ReadOptions& options, const Loc& loc);
 
 }  // namespace tapir::detail

@@ -36,7 +36,7 @@ int join_constants(Graph& graph) {
 std::string key_of(const Graph::Node& node) {
     std::vector<int> inputs;
     for (const Graph::Value* input : node.inputs) inputs.push_back(input->number);
-    if (node.attributes().form().is_commutative) std::sort(inputs.begin(), inputs.end());
+    if (node.form().is_commutative) std::sort(inputs.begin(), inputs.end());
     std::string key(node.op());
     for (const int input : inputs) key += " %" + std::to_string(input);
     for (const auto& [name, value] : node.attributes().all()) {

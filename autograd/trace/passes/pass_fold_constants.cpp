@@ -38,7 +38,7 @@ std::vector<Tensor> results_of(const Graph::Node& node) {
     std::vector<Tensor> results(detail::kMostResults);
     const CallerScope caller(node.loc);
     try {
-        node.attributes().form().run({inputs.data(), static_cast<int>(inputs.size()), node.attributes().data()}, results.data());
+        node.form().run({inputs.data(), static_cast<int>(inputs.size()), node.attributes().data()}, results.data());
         for (std::size_t k = 0; k < node.results.size(); ++k) {
             // A view would keep all of what it is a view of.
             results[k] = results[k].to(node.results[k]->device, node.results[k]->dtype).clone();

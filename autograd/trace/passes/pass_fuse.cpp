@@ -46,7 +46,7 @@ bool fits(const Value& number, DType dtype) {
 
 // Of what runs as a loop over numbers of one dtype, and over truth values.
 bool can_fuse(const Node& node) {
-    const std::optional<FusedOp> op = fused_op(node.attributes().form());
+    const std::optional<FusedOp> op = fused_op(node.form());
     if (!op || node.results.size() != 1 || node.attributes().is_symbolic()) return false;
     const Value& result = *node.results[0];
     const DType dtype = computed_in(node);

@@ -104,9 +104,9 @@ class Search {
             }
             if (!is_call(*term, value)) return false;
             const Node& node = *value->maker;
-            if (node.attributes().form().attr_bytes > 0) found.with_attributes = &node;
+            if (node.form().attr_bytes > 0) found.with_attributes = &node;
             for (const bool turned : {false, true}) {
-                if (turned && !node.attributes().form().is_commutative) break;
+                if (turned && !node.form().is_commutative) break;
                 auto with_operands = wanted;
                 for (std::size_t i = 0; i < term->operands.size(); ++i) {
                     with_operands.emplace_back(&term->operands[i], node.inputs[turned ? term->operands.size() - 1 - i : i]);

@@ -90,9 +90,7 @@ std::optional<double> number_of(const Value* value) {
             if (!number) return std::nullopt;
             return rounded(std::optional(detail::number_for(factor, *number, flag_of(*node, "is_reciprocal"))), value->dtype);
         }
-        const bool is_same =
-            node->is(clone_form) || ((node->attributes().form().is_view || node->is(flip_form)) && node->inputs[0]->dtype == value->dtype);
-        if (!is_same) return std::nullopt;
+        if (!node->form().moves_elements() || node->inputs[0]->dtype != value->dtype) return std::nullopt;
         value = node->inputs[0];
     }
     return std::nullopt;
@@ -176,7 +174,7 @@ bool is_output(const Graph& graph, const Value* value) {
 
 Sharing sharing_of(const Node& node, std::size_t input) {
     if (node.is(cond_form)) return Sharing::maybe;
-    if (input != 0 || node.inputs.empty() || !node.attributes().form().is_view) return Sharing::never;
+    if (input != 0 || node.inputs.empty() || !node.form().is_view) return Sharing::never;
     const Value *x = node.inputs[0], *y = node.results[0];
     if (x->dtype != y->dtype || x->device != y->device) return Sharing::never;
     // What lies in memory in another order is copied to another shape.
@@ -206,7 +204,7 @@ bool has_one_use(const Graph& graph, const Value* value) {
 }
 
 bool is_elementwise(const Node& node) {
-    const OpForm* form = &node.attributes().form();
+    const OpForm* form = &node.form();
     return !std::less<>()(form, elementwise_forms) && std::less<>()(form, elementwise_forms + kElementwiseOps) && node.results.size() == 1;
 }
 

@@ -51,14 +51,18 @@ Value* reshapes(Graph& graph, Node& node) {
     return put(graph, node, reshape_form, {inner->inputs[0]}, node.attributes().all(), node.results[0]);
 }
 
+// Whether it leaves out dimensions, "dims", or keeps them with size 1.
+bool is_reduction(const Node& node) {
+    const AttributeList all = node.attributes().all();
+    const auto has = [&](std::string_view name) { return std::any_of(all.begin(), all.end(), [&](const auto& a) { return a.first == name; }); };
+    return node.inputs.size() == 1 && has("dims") && has("keepdim");
+}
+
 // A sum that keeps its dimensions of size 1, and a reshape that drops them, or the other way round.
 Value* reshape_of_reduction(Graph& graph, Node& node) {
     Value* reduced = node.inputs[0];
     const Node* inner = reduced->maker;
-    constexpr const OpForm* reductions[] = {&sum_form, &mean_form,      &amax_form, &amin_form, &prod_form, &all_form,
-                                            &any_form, &logsumexp_form, &norm_form, &var_form,  &std_form};
-    if (!inner || inner->results.size() != 1 || std::find(std::begin(reductions), std::end(reductions), &inner->form()) == std::end(reductions))
-        return nullptr;
+    if (!inner || inner->results.size() != 1 || !is_reduction(*inner)) return nullptr;
     if (!has_one_use(graph, reduced) || inner->inputs[0]->shape.empty()) return nullptr;
     const bool keepdim = flag_of(*inner, "keepdim");
     Sizes shape;

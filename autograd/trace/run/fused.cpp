@@ -120,7 +120,7 @@ struct Program {
                     {kernels::number_loop(compute), nullptr, 1, {static_cast<std::uint8_t>(place)}, static_cast<std::uint8_t>(converted.back())});
                 return converted.back();
             };
-            const std::optional<FusedOp> op = fused_op(node.attributes().form());
+            const std::optional<FusedOp> op = fused_op(node.form());
             if (!op) return;
             FusedStep step{nullptr, nullptr, static_cast<std::uint8_t>(node.inputs.size()), {}, 0};
             int places[3] = {-1, -1, -1};
@@ -584,12 +584,12 @@ std::vector<Tensor> fused_of(const FormCall& x, const FusedAttrs& a) {
         for (const Graph::Value* value : *list) values[value] = value->data;
     }
     for (const auto& node : a.body->nodes()) {
-        if (node->results.size() != 1 || !fused_op(node->attributes().form())) fail<ValueError>(loc, "fused: {} is no element-wise op", node->op());
+        if (node->results.size() != 1 || !fused_op(node->form())) fail<ValueError>(loc, "fused: {} is no element-wise op", node->op());
         const detail::NodeScope scope(*node, loc);
         std::vector<const Tensor*> arguments;
         for (const Graph::Value* input : node->inputs) arguments.push_back(&values.at(input));
         Tensor y[2];
-        node->attributes().form().run({arguments.data(), static_cast<int>(arguments.size()), node->attributes().data()}, y);
+        node->form().run({arguments.data(), static_cast<int>(arguments.size()), node->attributes().data()}, y);
         const DType dtype = node->results[0]->dtype;
         values[node->results[0]] = y[0].dtype() == dtype ? y[0] : y[0].to(dtype);
     }
@@ -627,8 +627,8 @@ ResultTypes types_of(const TypeCall& t, const FusedReduceAttrs& a) {
 
 }  // namespace
 
-TAPIR_IN_PLACE_FORM(fused, FusedAttrs, types_of(t, a), fused_of(x, a), fused_into, f("body", a.body));
-TAPIR_INTO_FORM(fused_reduce, FusedReduceAttrs, types_of(t, a), fused_reduce_of(x, a), fused_reduce_into,
+TAPIR_IN_PLACE_FORM(fused, Operands::from(0), FusedAttrs, types_of(t, a), fused_of(x, a), fused_into, f("body", a.body));
+TAPIR_INTO_FORM(fused_reduce, Operands::from(0), FusedReduceAttrs, types_of(t, a), fused_reduce_of(x, a), fused_reduce_into,
                 f("reduction", a.reduction, {"sum", "mean"});
                 reduction::over_fields(f, a.over); f("body", a.body.body));
 

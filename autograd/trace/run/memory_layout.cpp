@@ -172,7 +172,7 @@ std::vector<int> MemoryLayout::writes_before(int slot) const {
     for (int s = maker_[at(slot)]; s >= 0 && s < static_cast<int>(plan_.tail_); s = maker_[at(slot)]) {
         const int stage = stage_of_[at(s)];
         const bool is_alone = stage_end(stage) - frame_.stages[at(stage)] == 1;
-        if (!is_alone || !steps_[at(s)].node->attributes().form().part || !can_be_written(frame_.calls[at(s)])) break;
+        if (!is_alone || !steps_[at(s)].node->form().part || !can_be_written(frame_.calls[at(s)])) break;
         writes.push_back(s);
         if (!takes_over(s)) break;
         slot = steps_[at(s)].inputs[0];
@@ -211,7 +211,7 @@ void MemoryLayout::find_homes() {
         EarlyWrite early{update, {}, std::move(writes)};
         for (const int s : early.calls) {
             frame_.calls[at(s)].early = static_cast<int>(frame_.early.size());
-            frame_.calls[at(s)].part = find_form(steps_[at(s)].node->attributes().form().part);
+            frame_.calls[at(s)].part = find_form(steps_[at(s)].node->form().part);
             early.slots.push_back(steps_[at(s)].first_result);
             is_early_[at(early.slots.back())] = true;
         }
@@ -260,7 +260,7 @@ void MemoryLayout::place(std::size_t i) {
     Call& call = frame_.calls[at(frame_.order[i])];
     const int stage = stage_of_[at(frame_.order[i])];
     if (!keeps_constants(call) && can_be_written(call)) {
-        call.into = call.step->node->attributes().form().into;
+        call.into = call.step->node->form().into;
         each_result(call, [&](int slot, std::size_t) {
             if (leaves_[at(slot)]) {
                 frame_.outgoing.push_back({slot, {}, {}});
@@ -304,8 +304,8 @@ bool MemoryLayout::keeps_constants(Call& call) {
 
 bool MemoryLayout::can_be_written(const Call& call) const {
     const Graph::Node& node = *call.step->node;
-    const bool takes_channels_last = takes_any_layout(node.attributes().form());
-    bool can = node.attributes().form().into != nullptr && !node.results.empty() && !call.gives_more;
+    const bool takes_channels_last = takes_any_layout(node.form());
+    bool can = node.form().into != nullptr && !node.results.empty() && !call.gives_more;
     each_result(call, [&](int slot, std::size_t k) {
         const Geometry& y = frame_.seen[at(slot)];
         can = can && frame_.roots[at(slot)] == slot && y.is_defined && y.device == cpu && y.dtype == node.results[k]->dtype &&
@@ -318,7 +318,7 @@ bool MemoryLayout::can_be_written(const Call& call) const {
 int MemoryLayout::operand_in_place_of(const Call& call, int slot) const {
     const int stage = stage_of_[static_cast<std::size_t>(call.step - steps_.data())];
     const bool is_alone = stage_end(stage) - frame_.stages[at(stage)] == 1;
-    if (!is_alone || !call.step->node->attributes().form().is_in_place) return -1;
+    if (!is_alone || !call.step->node->form().is_in_place) return -1;
     const std::vector<int>& inputs = call.step->inputs;
     for (const int input : inputs) {
         const Geometry &x = frame_.seen[at(input)], &y = frame_.seen[at(slot)];

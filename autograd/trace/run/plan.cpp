@@ -116,7 +116,7 @@ bool takes_any_layout(const OpForm& form) noexcept {
 // An element-wise op, or an optimizer's update, that does nothing but say what parameters shall be, writes there itself, after all others,
 // which see the parameters as they were. Of each result: which update; empty: it is no such node.
 static std::vector<int> updates_written_by(const Graph& graph, const Graph::Node& node) {
-    const OpForm& form = node.attributes().form();
+    const OpForm& form = node.form();
     if (node.results.size() > kMostWritten) return {};
     if (form.is_update ? node.results.size() + 1 != node.inputs.size() : node.results.size() != 1 || !form.is_in_place) return {};
     std::vector<int> updates;

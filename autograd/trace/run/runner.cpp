@@ -49,7 +49,7 @@ void Plan::check_inputs(const Tensor* const* given, const Loc& loc) const {
 void Plan::run_op(Call& call, Frame& frame, const Loc& loc) const {
     const Graph::Node& node = *call.step->node;
     const NodeScope scope(node, loc);
-    run_form(node.attributes().form(), call.call, frame.made.data());
+    run_form(node.form(), call.call, frame.made.data());
     for (std::size_t k = 0; k < node.results.size(); ++k) {
         // Numbers among the operands are tensors here, and may count for more in a promotion.
         Tensor& y = frame.made[k];
@@ -197,7 +197,7 @@ void Plan::undo_early(Frame& frame) const noexcept {
         const Tensor* inputs[kMostOfPart];
         for (int i = 0; i < kMostOfPart; ++i) inputs[i] = &operands[at(i)];
         try {
-            call->step->node->attributes().form().into({inputs, call->call.count, call->call.attrs}, operands[0]);
+            call->step->node->form().into({inputs, call->call.count, call->call.attrs}, operands[0]);
         } catch (const std::exception&) {  // no memory: the others are put back all the same
         }
     }
@@ -302,7 +302,7 @@ void Plan::write_updates(Frame& frame, const Tensor* const* given, const Loc& lo
                 fits = fits && as.is_defined && as.has_shape_of(target_of(updates[k], given).impl());
                 if (updates.size() > 1) several[k] = target_of(updates[k], given);
             }
-            if (fits && call.step->node->attributes().form().into(call.call, updates.size() > 1 ? several[0] : target_of(updates[0], given))) {
+            if (fits && call.step->node->form().into(call.call, updates.size() > 1 ? several[0] : target_of(updates[0], given))) {
                 for (const int update : updates) {
                     mark_written(target_of(update, given), call.step->node->loc);
                     frame.is_written[at(update)] = true;

@@ -51,7 +51,7 @@ void Plan::schedule(Frame& frame) const {
             if (last_random >= 0) after(last_random);
             last_random = static_cast<int>(s);
         }
-        if (!node.attributes().form().into) continue;
+        if (!node.form().into) continue;
         // About how long it takes on one thread of a 2020s core.
         std::int64_t elements = results;
         for (std::size_t i = 0; i < steps_[s].inputs.size(); ++i) elements += numel_of(frame, steps_[s].inputs[i]);

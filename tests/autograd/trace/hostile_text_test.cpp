@@ -10,6 +10,7 @@
 #include "tapir/autograd/trace/trace.h"
 #include "tapir/core/format.h"
 #include "tapir/tapir.h"
+#include "unchecked.h"
 
 using namespace tapir;
 
@@ -35,32 +36,32 @@ TEST_CASE("calls with too few operands are refused") {
         refused((std::string(op) + " has 1 operands, and needs 2").c_str(), std::string(op) + "(x)");
     }
     refused("where has 1 operands, and needs 3", "where(x)");
-    CHECK(Graph::parse(text_of("input x: float32 (2, 3)\n", "int64 (4,)", "bincount(x)")).nodes().size() == 1);  // the second may be left out
+    CHECK(Graph::parse(text_of("input x: int64 (3,)\n", "int64 (n,)", "bincount(x)")).nodes().size() == 1);  // the second may be left out
     CHECK(Graph::parse(text_of("", "float32 (4,)", "rand(shape=(4,), dtype=float32)")).nodes().size() == 1);
 }
 
 TEST_CASE("dimensions that are not there are refused") {
-    refused("transpose has the dimension 100000000, of 2", "transpose(x, dims=(100000000, 0))", "float32 (3, 2)");
-    refused("transpose has 1 dimensions", "transpose(x, dims=(0,))", "float32 (3, 2)");
+    refused("transpose: dimension 100000000 is out of range", "transpose(x, dims=(100000000, 0))", "float32 (3, 2)");
+    refused("transpose gives (2, 3), not (3, 2)", "transpose(x, dims=(0,))", "float32 (3, 2)");
     refused("a dimension of transpose is no number: n", "transpose(x, dims=(n, 0))", "float32 (3, 2)", "input x: float32 (2, n)\n");
-    refused("permute has the dimension 2, of 2", "permute(x, dims=(2, 0))", "float32 (3, 2)");
-    refused("permute names not each dimension once", "permute(x, dims=(1, 1))", "float32 (3, 2)");
-    refused("permute names not each dimension once", "permute(x, dims=(1,))", "float32 (3, 2)");
-    refused("transpose makes 3 dimensions of 2", "transpose(x, dims=(0, 1))", "float32 (3, 2, 1)");
-    refused("sum has the dimension 7, of 2", "sum(x, dims=(7,))", "float32 (2,)");
-    refused("sum leaves 1 dimensions of 2, not 2", "sum(x, dims=(1,))");
-    refused("mean leaves 0 dimensions of 2, not 1", "mean(x)", "float32 (2,)");
-    refused("amax leaves 2 dimensions of 2, not 1", "amax(x, dims=(1,), keepdim=true)", "float32 (2,)");
+    refused("permute: dimension 2 is out of range", "permute(x, dims=(2, 0))", "float32 (3, 2)");
+    refused("permute: dimension 1 is named twice", "permute(x, dims=(1, 1))", "float32 (3, 2)");
+    refused("permute: 1 dimensions are named of 2", "permute(x, dims=(1,))", "float32 (3, 2)");
+    refused("transpose gives (3, 2), not (3, 2, 1)", "transpose(x, dims=(0, 1))", "float32 (3, 2, 1)");
+    refused("sum: dimension 7 is out of range", "sum(x, dims=(7,))", "float32 (2,)");
+    refused("sum gives (2,), not (2, 3)", "sum(x, dims=(1,))");
+    refused("mean gives (), not (2,)", "mean(x)", "float32 (2,)");
+    refused("amax gives (2, 1), not (2,)", "amax(x, dims=(1,), keepdim=true)", "float32 (2,)");
     refused("add makes 1 dimensions of 2", "add(x, x)", "float32 (2,)");
-    refused("copy makes 1 dimensions of 2", "copy(x, x)", "float32 (2,)");
+    refused("copy gives (2, 3), not (2,)", "copy(x, x)", "float32 (2,)");
     refused("copy puts 3 dimensions into 2", "copy(x, z)", "float32 (2, 3)", "input x: float32 (2, 3)\ninput z: float32 (1, 2, 3)\n");
-    refused("expand makes 1 dimensions of 2", "expand(x, shape=(6,))", "float32 (6,)");
+    refused("expand: 1 dimensions are too few for 2", "expand(x, shape=(6,))", "float32 (6,)");
 }
 
 TEST_CASE("sizes that an op's operands do not give are refused") {
     const std::string four = "input x: float32 (4,)\n", z = "input x: float32 (2, 3)\ninput z: float32 (4, 1)\n";
     refused("add gives (4,), not (3,)", "add(x, x)", "float32 (3,)", four);
-    refused("line 3: the shapes of what add takes do not broadcast", "add(x, z)", "float32 (4, 3)", z);
+    refused("line 3: add: sizes 2 and 4 do not broadcast", "add(x, z)", "float32 (4, 3)", z);
     refused("mul gives (4, 3), not (4, 1)", "mul(x, z)", "float32 (4, 1)", "input x: float32 (1, 3)\ninput z: float32 (4, 1)\n");
     refused("exp gives (2, 3), not (2, 4)", "exp(x)", "float32 (2, 4)");
     refused("softmax gives (2, 3), not (3, 2)", "softmax(x, dim=1)", "float32 (3, 2)");
@@ -69,8 +70,8 @@ TEST_CASE("sizes that an op's operands do not give are refused") {
     refused("permute gives (3, 2), not (2, 3)", "permute(x, dims=(-1, 0))");
     refused("sum gives (3,), not (2,)", "sum(x, dims=(0,))", "float32 (2,)");
     refused("mean gives (2, 1), not (2, 3)", "mean(x, dims=(1,), keepdim=true)");
-    refused("reshape makes 8 elements of 6", "reshape(x, shape=(8,))", "float32 (8,)");
-    refused("expand makes 5 of 3", "expand(x, shape=(2, 5))", "float32 (2, 5)");
+    refused("reshape: 6 elements do not fit into 8", "reshape(x, shape=(8,))", "float32 (8,)");
+    refused("expand: a size of 3 does not broadcast to 5", "expand(x, shape=(2, 5))", "float32 (2, 5)");
     refused("a size must not be negative: -1", "exp(x)", "float32 (-1, 3)");
     refused("a tensor has at most 8 dimensions, got 9", "exp(x)", "float32 (1, 1, 1, 1, 1, 1, 1, 1, 1)");
     // Dimensions with names may be 1, and formulas alike for the sizes of a run.
@@ -94,8 +95,11 @@ TEST_CASE("a result of another shape than the graph states is an error of the op
                  {"tril", "tril(x)", "float32 ()", "(3, 3)", "()"}};
     for (const auto& [op, call, types, shape, stated] : cases) {
         INFO(call << " " << types);
-        Graph graph =
-            Graph::parse("input x: float32 (3, 3)\n%1: " + types + " = " + call + "  # model.cpp:7\n%2: " + types + " = exp(%1)\noutput y = %2\n");
+        const std::string text =
+            "input x: float32 (3, 3)\n%1: " + types + " = " + call + "  # model.cpp:7\n%2: " + types + " = exp(%1)\noutput y = %2\n";
+        FAILS_IN(ValueError, "Graph::parse: line ", op + (" gives (" + shape.substr(1) + ", not " + stated), Graph::parse(text));
+        Graph graph = test::unchecked(text);
+        FAILS_IN(ValueError, "Graph::check: ", op, graph.check());
         const Tensor x = ones({3, 3});
         const auto fails_so = [&](const auto& run) {
             try {
@@ -123,7 +127,7 @@ TEST_CASE("formulas that do not hold for all sizes are no lies") {
     for (int i = 0; i < 3; ++i) CHECK(equal(graph.run({{"x", x}})[0], rows(x)));
 }
 
-TEST_CASE("a file whose graph states what its ops do not give is refused, when it is loaded or when it runs") {
+TEST_CASE("a file whose graph states what its ops do not give is refused") {
     const files::TemporaryFolder folder;
     const std::string path = (folder.path() / "model.graph").string();
     const auto save = [&](const std::string& types, const std::string& call) {
@@ -138,10 +142,10 @@ TEST_CASE("a file whose graph states what its ops do not give is refused, when i
     save("float32 (4611686018427387904, 4)", "matmul(x, w)");
     FAILS_IN(FileError, "load_graph: ", "line 3: no memory has room for so many elements", load_graph(path));
     save("float32 (3, 4)", "matmul(x, w)");
-    const Graph graph = load_graph(path);
-    for (int i = 0; i < 3; ++i) {
-        CHECK_THROWS_WITH(graph.run({{"x", ones({3, 3})}}), "model.cpp:7: graph: matmul gives %1 of shape (3, 3), the graph says (3, 4)");
-    }
+    FAILS_IN(FileError, "load_graph: ", "line 3: matmul gives (3, 3), not (3, 4)", load_graph(path));
+    // What names of dimensions hide comes out when it runs.
+    save("float32 (3, n)", "matmul(x, w)");
+    CHECK(load_graph(path).run({{"x", ones({3, 3})}})[0].shape() == Shape(3, 3));
 }
 
 TEST_CASE("numbers that are none, infinities and -0 come back from a listing") {
@@ -181,9 +185,9 @@ TEST_CASE("graphs are whole after passes that bring two sizes together which do 
         try {
             Graph graph = Graph::parse(text);
             optimize(graph);
-            CHECK_NOTHROW(graph.check());
-        } catch (const ValueError& error) {  // by its text alone
-            CHECK_THAT(error.what(), Catch::Matchers::Contains("Graph::parse: line "));
+            graph.check();
+        } catch (const ValueError& error) {  // by its text alone, or where a pass has shown the sizes that a name hid
+            CHECK_THAT(error.what(), Catch::Matchers::Contains("Graph::parse: line ") || Catch::Matchers::Contains("does not broadcast to"));
         }
     }
 }
@@ -203,9 +207,8 @@ TEST_CASE("passes leave calls with results that are not theirs alone") {
         std::string text = "input x: float32 (1, 32)\ninput z: float32 (1, 32)\nparameter w: float32 (32, 32)\n";
         text += std::string("%1: ") + types + " = linear(x, w)\n%2: float32 (1, 32) = linear(z, w)\n%3: float32 (1, 32) = add(%1, %2)\n";
         text += std::string("output y = %3\n") + (std::string(types).find("%9") == std::string::npos ? "" : "output second = %9\n");
-        Graph graph = Graph::parse(text);
+        Graph graph = test::unchecked(text);
         optimize(graph);
-        graph.check();
         const Graph::Inputs inputs = {{"x", ones({1, 32})}, {"z", ones({1, 32})}};
         for (int i = 0; i < 3; ++i) {
             try {
@@ -216,7 +219,7 @@ TEST_CASE("passes leave calls with results that are not theirs alone") {
         }
     }
     // A batch normalisation behind a layer without weights.
-    Graph graph = Graph::parse(
+    Graph graph = test::unchecked(
         "input x: float32 (2, 3)\nconstant m: float32 ()\nconstant v: float32 ()\nconstant w: float32 (3, 3)\n%1: float32 (2, 3) = linear(x, w)\n"
         "%2: float32 (2, 3) = batch_norm(%1, m, v, training=false, has_running_mean=true, has_running_var=true)\noutput y = %2\n");
     CHECK(fold_batch_norm(graph) == 0);

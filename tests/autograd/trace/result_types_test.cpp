@@ -257,14 +257,14 @@ void check_refusals(const Graph::Node& node, Refusals& refusals) {
             std::string why, op_why;
             bool is_shape_error = false;
             ResultTypes stated;
-            std::vector<detail::Inferred> given;
+            std::vector<ValueType> given;
             try {
                 stated = detail::result_types(node.attributes(), operands, {});
             } catch (const Error& error) {
                 why = error.what();
             }
             try {
-                given = detail::infer_results(node.attributes(), places, {});
+                given = detail::tried_results(node.attributes(), places, {});
             } catch (const OutOfMemory&) {
                 continue;
             } catch (const ShapeError& error) {
@@ -284,9 +284,7 @@ void check_refusals(const Graph::Node& node, Refusals& refusals) {
                 for (std::size_t d = 0; is_same && d < given[k].shape.size(); ++d)
                     is_same = is_open(stated[k].shape[d]) || given[k].shape[d] == stated[k].shape[d];
             }
-            std::vector<ValueType> results;
-            for (const detail::Inferred& each : given) results.push_back({each.dtype, each.device, each.shape});
-            if (!is_same) refusals.wrong.try_emplace(op, text + shown(stated) + ", and it gives " + shown(results));
+            if (!is_same) refusals.wrong.try_emplace(op, text + shown(stated) + ", and it gives " + shown(given));
         }
     }
 }

@@ -9,6 +9,7 @@
 
 #include "../../../fails.h"
 #include "../../../nn/data/files.h"
+#include "../unchecked.h"
 #include "tapir/autograd/op.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/trace/control_flow.h"
@@ -445,7 +446,7 @@ TEST_CASE("texts that no program has made are refused") {
     const files::TemporaryFolder folder;
     const auto refused = [&](const char* why, const std::string& call) {
         INFO(call);
-        const Graph graph = Graph::parse("input x: float32 ()\n%1: float32 () = " + call + "\noutput y = %1\n");
+        const Graph graph = test::unchecked("input x: float32 ()\n%1: float32 () = " + call + "\noutput y = %1\n");
         try {
             save_onnx((folder.path() / "model.onnx").string(), graph);
             FAIL("it was written");
