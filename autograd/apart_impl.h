@@ -1,12 +1,12 @@
-// A part of the program that the thread's tapes do not see.
+// A part of the program that is hidden from the thread's tapes.
 #pragma once
 
 #include "tapir/autograd/tape.h"
 
 namespace tapir {
 
-/// While it lives, the thread has no tape: one that begins inside of it has records of its own, none of which reach the tapes outside,
-/// and what these have recorded is constant to it.
+/// While it lives, the thread has no tape. A tape that begins inside of it has records of its own, none of which reach the tapes outside.
+/// Values that the outer tapes have recorded are constants to it.
 class ApartScope {
  public:
     [[nodiscard]] ApartScope() noexcept;

@@ -1,4 +1,4 @@
-// What one call of an op is given beside tensors, by name.
+// The arguments of one call of an op that are not tensors, by name.
 #pragma once
 
 #include <functional>
@@ -25,7 +25,7 @@ std::string to_string(const Attribute& attribute);
 /// The attributes of one call of an op.
 class Attributes {
  public:
-    /// Those that the op has by default.
+    /// The op's default attributes.
     explicit Attributes(const OpForm& form);
     /// from: of the form's type.
     Attributes(const OpForm& form, const void* from);
@@ -36,28 +36,28 @@ class Attributes {
 
     const OpForm& form() const noexcept { return *form_; }
     std::vector<std::pair<std::string, Attribute>> all() const;
-    /// Their places, one by one.
+    /// Visits the places of the attributes, in order.
     void each(const std::function<void(const Field&)>& visit);
-    /// Throws ValueError where there is none of this name.
+    /// Throws ValueError if there is no attribute of this name.
     Attribute get(TextViewArg name, Loc loc = Loc::current()) const;
-    /// Throws ValueError where there is none of this name, or the value is of another type than it.
+    /// Throws ValueError if there is no attribute of this name, or if it has another type than the value.
     void set(TextViewArg name, const Attribute& value, Loc loc = Loc::current());
-    /// Whether some depend on named dimensions.
+    /// True if some depend on named dimensions.
     bool is_symbolic() const noexcept { return !symbolic_.empty(); }
-    /// Whether the op draws random numbers, or one in a graph that is an attribute does.
+    /// True if the op draws random numbers, or if an op in a graph that is an attribute does.
     bool is_random() const;
-    /// Whether one of them is a graph: those of branches and loops.
+    /// True if an attribute is a graph: for branches and loops.
     bool has_graph() const;
-    /// With numbers in their places. Throws ValueError where a size is missing; partly: what depends on it stays then.
+    /// Returns a copy with numbers for the dimensions. Throws ValueError if a size is missing; with `partly`, what depends on it stays.
     Attributes with(const DimSizes& sizes, const Loc& loc, bool partly = false) const;
-    /// What the form takes; is_symbolic() to be false.
+    /// The struct that the form's functions take. is_symbolic() must be false.
     const void* data() const noexcept { return data_; }
 
  private:
     friend struct gdb::GraphLayout;
     struct Symbolic {
         std::string name;
-        int element;  // of several; -1: the attribute itself, -2: it is a graph in which some do
+        int element;  // index in a list; -1: the attribute itself, -2: it is a graph in which some are symbolic
         SymInt value;
     };
     const OpForm* form_;

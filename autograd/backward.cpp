@@ -1,11 +1,11 @@
 // The walk over the records, from the last to the first.
 //
 // Note [What an error leaves behind]
-// Everything that can be wrong with a backward is looked for before the first rule runs (check_reached): records used
-// up before, saved tensors written to since. Gradients of leaves are held in the walk and handed over at its end. So
-// a TapeError leaves every grad() as it was. An exception out of user code (a hook, a custom function) does too, but
-// the saved tensors that were released until then stay released. What leaves have collected (collected.cpp) is computed
-// when grad() is asked for, and may run out of memory there.
+// All checks of a backward come before the first rule runs (check_reached): records used
+// up before, saved tensors written to since. The walk holds the gradients of leaves and hands them over at its end. So
+// a TapeError leaves every grad() as it was. So does an exception out of user code (a hook, a custom function), but
+// saved tensors that were released before it stay released. What leaves have collected (collected.cpp) is computed
+// when grad() is called, and may run out of memory there.
 #include <algorithm>
 #include <cstring>
 
@@ -31,13 +31,13 @@ namespace {
 bool get(const std::vector<std::uint8_t>& bits, std::uint32_t i) noexcept { return bits[i >> 3] >> (i & 7) & 1; }
 void set(std::vector<std::uint8_t>& bits, std::uint32_t i) noexcept { bits[i >> 3] = static_cast<std::uint8_t>(bits[i >> 3] | 1u << (i & 7)); }
 
-// Vectors that walks use, kept warm: a walk inside a walk (from a hook) simply takes fresh ones. Each takes its own when it begins, so
+// Vectors that walks use, kept warm: a walk inside a walk (from a hook) takes fresh ones. Each takes its own when it begins, so
 // that giving them back at its end needs no memory.
 struct WalkMemory {
     std::vector<GradientSlot> slots;
     std::vector<std::uint8_t> wanted, reached, kept;
 
-    /// With those of the walk.
+    /// Swaps these vectors with those of the walk.
     void exchange(Walk& walk) noexcept {
         std::swap(slots, walk.slots);
         std::swap(wanted, walk.wanted);
@@ -49,7 +49,7 @@ thread_local std::unique_ptr<WalkMemory> spare_memory;
 
 }  // namespace
 
-// --- What a rule sees ---------------------------------------------------------------------------------------------------------
+// --- Backward: the view of a rule ----------------------------------------------------------------------------------------------
 
 Tensor Backward::grad_to_write(int i) {
     if (!needs(i) || walk_.recording || walk_.watched) return {};
@@ -157,7 +157,7 @@ void Walk::run(std::size_t from, std::size_t to) {
 
 // --- One call of backward() or gradient() ----------------------------------------------------------------------------------
 
-// Takes off the records of leaves that were named for the first time by a call that has failed.
+// Removes the records of leaves that a failed call has named for the first time.
 struct NewLeaves {
     Log& log;
     std::size_t count = log.records.size();
@@ -170,7 +170,7 @@ struct NewLeaves {
     }
 };
 
-// What a walk changes of its thread, put back at its end. Its tape may have ended by then.
+// Restores, at its end, the thread's state that a walk changes. The walk's tape may have ended by then.
 class WalkScope {
  public:
     explicit WalkScope(Log& log) noexcept
@@ -230,11 +230,11 @@ class BackwardRun {
     std::uint32_t y_value_;
     Tensor seed_;
     std::unique_ptr<WalkMemory> memory_;
-    bool notes_rows_ = false;   // of gradients that are dense only because they are traced
+    bool notes_rows_ = false;   // for gradients that are dense only because they are traced
     bool is_followed_ = false;  // gradients may be differentiated again
 };
 
-// Of a tensor that is no leaf and on no tape that is alive.
+// For a tensor that is neither a leaf nor on a live tape.
 [[noreturn]] static void fail_unrecorded(const char* what, const Tensor& y, const Loc& loc) {
     if (y.impl()->node.tape & NodeRef::kElsewhere) {
         fail<TapeError>(loc,
@@ -264,10 +264,10 @@ class BackwardRun {
                     what);
 }
 
-// The value that y names, where a walk may begin at it.
+// The value that y names, if a walk may begin at it.
 std::uint32_t BackwardRun::value_of(const Tensor& y) {
     Log& log = walk_.log;
-    static_cast<void>(tracked(y.impl(), log, loc_));  // says why it is not, where it should be
+    static_cast<void>(tracked(y.impl(), log, loc_));  // throws the reason if it should be tracked and is not
     const std::uint32_t value = log.value_of(y.impl(), loc_);
     if (value == kNoValue) fail_unrecorded(what_, y, loc_);
     if (value < tape_begin_ && !(log.records[value]->flags & Record::kLeaf)) {
@@ -287,7 +287,7 @@ void BackwardRun::take_memory() {
     walk_.extent = count;
 }
 
-// So many walks of one log inside of each other are no program's intention.
+// No program intends this many nested walks of one log.
 constexpr int kMostWalks = 100;
 
 BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& options, const Loc& loc, const char* what)
@@ -323,7 +323,7 @@ BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& opt
     is_followed_ = walk_.recording && !is_tracing;
     notes_rows_ = outermost && !options.create_graph;
     walk_.may_be_watched = !scope_.was_muted() && !is_tracing;
-    walk_.watched = detail::is_watched() && !is_tracing;  // of the rules, not of the ops that they call
+    walk_.watched = detail::is_watched() && !is_tracing;  // watchers see the rules, not the ops that these call
     walk_.releasing = outermost && !options.create_graph && !options.retain_graph && !tape.persistent();
     take_memory();
     detail::thread.muted = !is_tracing;
@@ -345,7 +345,7 @@ BackwardRun::~BackwardRun() {
     spare_memory = std::move(memory_);
 }
 
-// Every value on the tape leads to a leaf, or it would not have been recorded. Of what came before an inner tape only the
+// Every value on the tape leads to a leaf, or it would not have been recorded. From before an inner tape, only the
 // leaves count.
 void BackwardRun::want_all() {
     std::fill(walk_.wanted.begin(), walk_.wanted.end(), std::uint8_t{0xff});
@@ -435,7 +435,7 @@ void BackwardRun::walk() {
 
 namespace {
 
-// The hooks of a leaf. A copy: other threads' walks call them at the same time, and one may register another or take itself away.
+// Returns a copy of a leaf's hooks: other threads' walks call them at the same time, and a hook may register another or remove itself.
 std::vector<GradientHook> hooks_of(AutogradMeta& meta) {
     const std::lock_guard lock(detail::gradient_mutex());
     meta.drop_removed_hooks();
@@ -448,7 +448,7 @@ constexpr OpInfo constant_gradient_op{"constant_gradient", constant_gradient_rul
 
 }  // namespace
 
-// The gradient g of x, to be differentiated again: that of relu does not depend on x, and so its own gradient is zeros, not a mistake.
+// Prepares the gradient g of x for another differentiation: that of relu does not depend on x, so its own gradient is zeros, not an error.
 Tensor BackwardRun::following(const Tensor& g, const Tensor& x) {
     if (!is_followed_ || tracked(g.impl(), walk_.log, loc_)) return g;
     const Tensor constant = g.detach();
@@ -458,7 +458,7 @@ Tensor BackwardRun::following(const Tensor& g, const Tensor& x) {
     return constant;
 }
 
-// What no hook has to see stays collected.
+// Collected gradients that no hook has to see stay collected.
 // A gradient of rows becomes dense for the hooks. Returns these rows, so that hooks which only look do not change the step.
 Tensor BackwardRun::run_hooks(std::uint32_t leaf_value) {
     AutogradMeta& meta = *walk_.log.records[leaf_value]->saved()[0].impl->meta;
@@ -479,13 +479,13 @@ Tensor BackwardRun::run_hooks(std::uint32_t leaf_value) {
     return used_rows;
 }
 
-// What a leaf's gradient becomes. Made in full for all leaves before the first is written.
+// A leaf's new gradient. All are computed in full before the first is written.
 struct BackwardRun::Result {
     AutogradMeta* meta;
     Tensor grad;
     bool add;          // grad: to the gradient that is there, in place
-    Pending pending;   // to be collected with what is collected there
-    Tensor used_rows;  // of grad and the gradient that is there
+    Pending pending;   // collected parts, to be added to those of the leaf
+    Tensor used_rows;  // of grad together with the existing gradient
 };
 
 namespace detail {
@@ -504,7 +504,7 @@ BackwardRun::Result BackwardRun::result_of(std::uint32_t leaf_value, Tensor used
         WatcherList::each([&](OpWatcher& watcher) { watcher.accumulate(walk_, leaf_value); });
     Result result{&meta, std::move(slot.grad), false, {}, {}};
     if (const auto pending = std::move(slot.pending)) result.pending = std::move(*pending);
-    if (walk_.recording && !result.pending.rows.empty()) {  // they are in the gradient, too
+    if (walk_.recording && !result.pending.rows.empty()) {  // they are part of the gradient, too
         if (notes_rows_ && meta.sparse) {
             std::vector<Tensor> parts;
             for (const SparseRows& part : result.pending.rows) parts.push_back(part.indices);
@@ -537,7 +537,7 @@ BackwardRun::Result BackwardRun::result_of(std::uint32_t leaf_value, Tensor used
     return result;
 }
 
-// Of the values whose gradients are to be retained.
+// For the values whose gradients are to be retained.
 std::vector<BackwardRun::Result> BackwardRun::retained_results() {
     std::vector<Result> results;
     for (const auto& [value, grad] : walk_.kept_grads) {
@@ -557,7 +557,7 @@ void BackwardRun::accumulate() {
         if (value <= y_value_) set(walk_.kept, value);
     }
     walk();
-    const CallerScope caller(loc_);  // what is done for leaves has no line of its own
+    const CallerScope caller(loc_);  // the handling of leaves has no line of its own
     std::vector<std::uint32_t> reached;
     for (const std::uint32_t leaf : walk_.log.leaves) {
         if (leaf < walk_.slots.size() && !walk_.slots[leaf].empty()) reached.push_back(leaf);

@@ -1,4 +1,4 @@
-// Backward: what a rule sees of its record, and where it puts gradients. Walk: one pass over the records.
+// Backward: a rule's view of its record, and the place for its gradients. Walk: one pass over the records.
 //
 //     void tanh_rule(Backward& b) { b.give(0, b.grad() * (1 - square(b.saved(0)))); }
 //
@@ -14,7 +14,7 @@ namespace tapir {
 class Tape;
 struct BackwardOptions;
 
-/// Nobody else can see this tensor's elements: it may be written to.
+/// True if nobody else can see this tensor's elements, so that it may be written to.
 inline bool only_owner(const Tensor& t) noexcept {
     const TensorImpl* impl = t.impl();
     return __atomic_load_n(&impl->refs, __ATOMIC_ACQUIRE) == 1 && __atomic_load_n(&impl->storage->refs, __ATOMIC_ACQUIRE) == 1 &&
@@ -26,7 +26,7 @@ inline bool only_owner(const Tensor& t) noexcept {
 struct Pending {
     ProductRows products;
     std::vector<SparseRows> rows;
-    // On devices, for as long as the walk lasts: to sum g^T x of each pair, and these.
+    // On devices, kept for as long as the walk lasts: pairs of which g^T x is to be summed, and terms to be summed.
     std::vector<std::pair<Tensor, Tensor>> pairs;
     std::int64_t pair_rows = 0;
     std::vector<Tensor> terms;
@@ -42,10 +42,10 @@ struct GradientSlot {
     }
 };
 
-/// Makes `grad` a tensor that may be written to: zeros where it is undefined, a copy where others see it.
+/// Makes `grad` a tensor that may be written to: zeros if it is undefined, a copy if others see it.
 void own_gradient(Tensor& grad, const Shape& shape, DType dtype, Device device);
 
-/// How many rows the parts have together.
+/// The total number of rows of the parts.
 std::int64_t row_count(const std::vector<SparseRows>& rows);
 
 /// One backward pass over a range of a log.
@@ -53,7 +53,7 @@ struct Walk {
     Log& log;
     std::size_t begin;                    // records before it belong to an outer tape
     bool recording = false;               // the rules are recorded too
-    bool watched = false;                 // watchers are told of the rules and of what they give
+    bool watched = false;                 // watchers are told of the rules and of the gradients that these give
     bool may_be_watched = false;          // also from some rule on, if gdb asks for it
     bool releasing = false;               // saved tensors are dropped as they are used up
     std::size_t extent = 0;               // values below it have a place in the tables
@@ -67,27 +67,27 @@ struct Walk {
     bool is_wanted(std::uint32_t value) const noexcept { return wanted[value >> 3] >> (value & 7) & 1; }
     /// Adds g to a value's gradient, summed over broadcast dimensions and converted as needed.
     void add(std::uint32_t value, Tensor g);
-    /// Adds g^T x: collected, or at once.
+    /// Adds g^T x: collects it, or computes it at once.
     void add_product(std::uint32_t value, const Tensor& g, const Tensor& x);
     void add_product_now(std::uint32_t value, const Tensor& g, const Tensor& x);
     void add_rows(std::uint32_t value, const Tensor& indices, const Tensor& g);
     /// Computes what is held for the value on a device.
     void sum_held(std::uint32_t value);
-    /// Computes what was collected for the value. Its gradient is complete then.
+    /// Computes what was collected for the value, which completes its gradient.
     void flush(std::uint32_t value);
-    /// Tells watchers that something was added to the value's gradient, or that what was given had to be changed for it.
+    /// Tells watchers that something was added to the value's gradient, or that a contribution had to be changed for it.
     void tell_summed(std::uint32_t value);
-    /// Runs the rules of the records [from, to), the last first.
+    /// Runs the rules of the records [from, to), from the last to the first.
     void run(std::size_t from, std::size_t to);
     /// Makes room for values up to `count`, all wanted (records appended during the walk).
     void extend(std::size_t count);
 };
 
-/// What a leaf's gradient will be with what a walk has for it in `slot`: a tensor of its own where it is a sum, of the distinct rows
-/// where it consists of rows only. Nothing is changed.
+/// Returns the gradient that a leaf will have when `slot`, its part of a walk, is added: a new tensor if it is a sum, only the distinct rows
+/// if it consists of rows. Changes nothing.
 Tensor sum_of_gradients(const AutogradMeta& meta, const GradientSlot& slot, const Shape& shape);
 
-/// Tape::gradient, called `what` in messages.
+/// Tape::gradient, under the name `what` in messages.
 std::vector<Tensor> gradient_as(const char* what, Tape& tape, const Tensor& y, const std::vector<Tensor>& xs, const BackwardOptions& options,
                                 const Loc& loc);
 
@@ -95,21 +95,21 @@ class Backward {
  public:
     Backward(Walk& walk, std::uint32_t index) noexcept : walk_(walk), record_(*walk.log.records[index]), index_(index) {}
 
-    /// The gradient of output k. Undefined when nothing flowed into that output (only with several outputs).
+    /// The gradient of output k. Undefined if nothing flowed into that output (only with several outputs).
     const Tensor& grad(int k = 0) const noexcept { return walk_.slots[value(k)].grad; }
-    /// The same, with zeros in place of undefined.
+    /// As grad(), with zeros in place of undefined.
     Tensor grad_or_zeros(int k) const;
-    /// Takes the gradient out, so that the rule may write into it when it is its only owner.
+    /// Takes the gradient out, so that the rule may write into it if it is its only owner.
     Tensor take_grad(int k = 0) noexcept { return std::move(walk_.slots[value(k)].grad); }
     int input_count() const noexcept { return record_.input_count; }
     int output_count() const noexcept { return record_.output_count; }
 
-    /// Whether input i's gradient is wanted at all.
+    /// True if input i's gradient is wanted.
     bool needs(int i) const noexcept {
         const std::uint32_t id = record_.inputs()[i];
         return id != kNoValue && walk_.is_wanted(id);
     }
-    // Of inputs that are needed only: a constant has no record.
+    // Only for inputs that are needed: a constant has no record.
     Shape input_shape(int i) const noexcept { return walk_.log.records[record_.inputs()[i]]->shape(); }
     DType input_dtype(int i) const noexcept { return walk_.log.records[record_.inputs()[i]]->dtype; }
     Shape output_shape(int k = 0) const noexcept { return walk_.log.records[value(k)]->shape(); }
@@ -123,11 +123,11 @@ class Backward {
     RecordObject* object() const noexcept { return *static_cast<RecordObject* const*>(record_.attrs()); }
     const Record& record() const noexcept { return record_; }
     Walk& walk() const noexcept { return walk_; }
-    /// True when the rule itself is being recorded: it must not write in place then.
+    /// True if the rule itself is being recorded: it must not write in place then.
     bool recording() const noexcept { return walk_.recording; }
 
-    /// Adds to input i's gradient: summed over broadcast dimensions, converted to the input's dtype. Nothing happens
-    /// when it is not needed or g is undefined.
+    /// Adds to input i's gradient: summed over broadcast dimensions, converted to the input's dtype. Does nothing
+    /// if the gradient is not needed or g is undefined.
     void give(int i, Tensor g) {
         if (!needs(i) || !g.defined()) return;
         if (walk_.watched) [[unlikely]]
@@ -149,7 +149,7 @@ class Backward {
         walk_.add_rows(record_.inputs()[i], indices, g);
     }
     /// The gradient of input i so far, zeros if none yet, for rules that add to a part of it in place.
-    /// Undefined when recording or watched: use give() then.
+    /// Undefined while recording or watched: use give() then.
     Tensor grad_to_write(int i);
 
  private:
@@ -161,7 +161,7 @@ class Backward {
     std::uint32_t index_;
 };
 
-/// What the walk needs of the ops; defined in ops/gradient_ops.cpp. All are recorded while recording, but the `_into`s.
+/// The ops that the walk needs; defined in ops/gradient_ops.cpp. All but the `_into`s are recorded while recording.
 namespace gradient_ops {
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sum_to(const Tensor& g, const Shape& shape);  // sums over broadcast dimensions
@@ -171,7 +171,7 @@ Tensor ones(const Shape& shape, DType dtype, Device device);
 Tensor product(const Tensor& g, const Tensor& x);  // g^T x
 Tensor rows_to_dense(const Tensor& indices, const Tensor& g, const Shape& shape);
 Tensor concatenate(const std::vector<Tensor>& parts, int dim = 0);
-Tensor sum_of(const std::vector<Tensor>& terms);                          // of one shape
+Tensor sum_of(const std::vector<Tensor>& terms);                          // all of the same shape
 Tensor dense_copy(const Tensor& g);                                       // contiguous, owning its storage
 void add_into(const Tensor& into, const Tensor& g);                       // same shape and dtype
 void product_into(const Tensor& into, const Tensor& g, const Tensor& x);  // into += g^T x

@@ -1,8 +1,8 @@
 // Recompute-checkpointing.
 //
 // The checkpoint's record has the inputs as its inputs and keeps fn. Its rule runs fn again with the log switched on:
-// the new records are appended behind all others, the walk goes through them with the same table of gradients (so that
-// leaves and outer values get theirs), and then they are taken off again.
+// it appends the new records after all others, and the walk goes through them with the same table of gradients (so that
+// leaves and outer values get theirs). Then the new records are removed.
 #include "tapir/autograd/checkpoint.h"
 
 #include "tapir/autograd/backward_impl.h"
@@ -21,7 +21,7 @@ namespace {
 struct CheckpointRecord : RecordObject {
     std::function<Tensor(const std::vector<Tensor>&)> fn;
     Generator::State state;
-    std::optional<DType> autocast;  // what was on
+    std::optional<DType> autocast;  // the setting in the forward pass
 };
 
 void checkpoint_rule(Backward& b);
@@ -42,14 +42,14 @@ void checkpoint_rule(Backward& b) {
         ~Restore() { detail::set_log(log); }
     } restore{paused};
     detail::set_log(&log);
-    // The second run's records, taken off again also when it fails.
+    // Removes the second run's records, also when it fails.
     struct Records {
         Log& log;
         std::size_t begin;
         bool stay = false;
         ~Records() {
             if (stay) return;
-            // Leaves that were met for the first time keep their records, and with them all before; they are few.
+            // Leaves that were met for the first time keep their records, and all records before them; they are few.
             for (const std::uint32_t leaf : log.leaves) begin = std::max<std::size_t>(begin, leaf + std::size_t{1});
             log.truncate(begin);
         }

@@ -1,4 +1,4 @@
-// Recompute-checkpointing: memory for time.
+// Recompute-checkpointing: trades time for memory.
 #pragma once
 
 #include <functional>

@@ -1,15 +1,15 @@
-// Adding to gradients: at once, or collected to be computed together.
+// Adds to gradients: at once, or collected and computed together.
 //
 // Note [Collected gradients]
 // A dynamic model uses one weight at many nodes. Each use gives a product g^T x of a few rows, as large as the weight
-// itself: memory traffic without end. So the rows are copied into two buffers and multiplied once the buffers are full
-// or the value's gradient is needed: when its own record is reached. A leaf without hooks keeps the rows, over several
-// backwards, until somebody asks for grad(). The same products are summed, only in another order. While rules are being
-// recorded nothing is collected: the product is an op then.
+// itself, which costs much memory traffic. So the rows are copied into two buffers and multiplied once the buffers are full
+// or the value's gradient is needed, when its own record is reached. A leaf without hooks keeps the rows, over several
+// backwards, until grad() is called. The same products are summed, only in another order. While rules are being
+// recorded, nothing is collected: the product is an op then.
 //
-// On a device it is the launches that cost, and to copy the rows of each use would be two more. So the tensors are held as
-// they are until the value's gradient is needed, at the latest at the end of the walk: two launches bring all rows together,
-// a third multiplies. Small gradients of leaves, those of biases, are held and summed in the same way.
+// On a device, launches are the cost, and copying the rows of each use would add two. So the tensors are held as
+// they are until the value's gradient is needed, at the latest at the end of the walk: two launches join all rows,
+// and a third multiplies. Small gradients of leaves, those of biases, are held and summed in the same way.
 #include <algorithm>
 #include <cstring>
 
@@ -22,7 +22,7 @@
 namespace tapir {
 namespace {
 
-constexpr std::int64_t kCollectBytes = 2 << 20;  // of rows, per value
+constexpr std::int64_t kCollectBytes = 2 << 20;  // bytes of rows, per value
 constexpr std::int64_t kHeldTerm = 16 << 10;     // elements of a gradient that is held on a device to be summed with others
 constexpr std::size_t kMostHeld = 64;
 
@@ -34,9 +34,9 @@ bool same_sizes(const TensorImpl* t, const Record& record) noexcept {
     return true;
 }
 
-constexpr char kCollected[] = "weight gradients";  // what profiles call the products that are computed together
+constexpr char kCollected[] = "weight gradients";  // the name of products that are computed together in profiles
 
-// Nobody else sees it, and it was written on this stream.
+// True if nobody else sees it, and it was written on this stream.
 bool may_write(const Tensor& grad) noexcept { return only_owner(grad) && is_written_here(grad); }
 
 }  // namespace
@@ -77,7 +77,7 @@ std::int64_t row_count(const std::vector<SparseRows>& rows) {
 
 namespace {
 
-// grad += the rows, in a tensor that nobody else sees.
+// grad += the rows, with grad made a tensor that nobody else sees.
 void add_all_rows(Tensor& grad, std::vector<SparseRows>& rows, const Shape& shape) {
     if (rows.empty()) return;
     own_gradient(grad, shape, rows[0].values.dtype(), rows[0].values.device());
@@ -102,21 +102,21 @@ void wait_for_writers(const std::vector<SparseRows>& rows) {
     }
 }
 
-// Without repeats, ascending.
+// Sorts ascending, without repeats.
 std::vector<std::int64_t> sorted(std::vector<std::int64_t> index) {
     std::sort(index.begin(), index.end());
     index.erase(std::unique(index.begin(), index.end()), index.end());
     return index;
 }
 
-// On the device.
+// Copies to the device.
 Tensor as_tensor(const std::vector<std::int64_t>& numbers, Device device) {
     const Tensor made = detail::make_empty({static_cast<std::int64_t>(numbers.size())}, int64, cpu, Loc{});
     std::copy(numbers.begin(), numbers.end(), static_cast<std::int64_t*>(made.raw_data()));
     return made.to(device);
 }
 
-// Rows with one index are added up. The indices are int64 and not negative.
+// Sums rows with the same index. The indices are int64 and not negative.
 SparseRows distinct(const SparseRows& rows, const Shape& shape) {
     const std::vector<std::int64_t> index = rows.indices.to_vector<std::int64_t>(), used = sorted(index);
     const auto used_count = static_cast<std::int64_t>(used.size());
@@ -131,7 +131,7 @@ SparseRows distinct(const SparseRows& rows, const Shape& shape) {
     return {as_tensor(used, device), values};
 }
 
-// Before the rows are added to the gradient: which ones it will have.
+// Notes the rows of the gradient before new rows are added to it.
 void note_used_rows(AutogradMeta& meta, const Shape& shape) {
     const bool rows_only = meta.sparse && meta.products.rows == 0 && (!meta.grad.defined() || meta.used_rows.defined());
     if (!rows_only) {
@@ -187,7 +187,7 @@ void detail::settle_gradient(AutogradMeta& meta, const Shape& shape) {
     if (meta.rows.empty() && meta.products.rows == 0) return;
     const detail::PauseRecording pause;
     const detail::PauseAutocast exact;
-    const detail::PartsOfOp parts;  // of the step, say: what is made here is made by that
+    const detail::PartsOfOp parts;  // hides the ops here: they are parts of an outer op, like the optimizer's step
     wait_for_writers(meta.rows);
     const bool is_sure = !meta.grad.defined() || meta.is_sure_of_rows();
     note_used_rows(meta, shape);
@@ -261,7 +261,7 @@ void Walk::add(std::uint32_t value, Tensor g) {
         g = gradient_ops::cast(g, record.dtype);
         is_sum = true;
     }
-    if (g.device() != record.device) [[unlikely]]  // of a number, a 0-d tensor of the CPU, among tensors elsewhere
+    if (g.device() != record.device) [[unlikely]]  // for a number: a 0-d tensor of the CPU, among tensors elsewhere
         g = g.to(record.device, record.loc);
     if (!slot.grad.defined()) {
         slot.grad = std::move(g);
@@ -291,9 +291,9 @@ void Walk::add_product_now(std::uint32_t value, const Tensor& g, const Tensor& x
         const Tensor product = gradient_ops::product(g, x);
         const bool is_told = grad.defined() || !same_sizes(product.impl(), *log.records[value]);
         add(value, product);
-        if (is_told) return;  // by add()
+        if (is_told) return;  // add() has reported it
     }
-    if (watched) [[unlikely]]  // it may be of the rows of several ops
+    if (watched) [[unlikely]]  // the sum may be of rows from several ops
         tell_summed(value);
 }
 
@@ -304,14 +304,14 @@ void Walk::add_product(std::uint32_t value, const Tensor& g, const Tensor& x) {
     const DType dtype = log.records[value]->dtype;
     if (recording || g.dtype() != dtype || x.dtype() != dtype) return add(value, gradient_ops::product(g, x));
     GradientSlot& slot = slots[value];
-    if (n == 0) {  // zeros: they are added to nothing, but the gradient has to be there
+    if (n == 0) {  // zeros: nothing to add, but the gradient must exist
         if (slot.empty()) add(value, gradient_ops::zeros(log.records[value]->shape(), dtype, g.device()));
         if (watched) [[unlikely]]
             tell_summed(value);
         return;
     }
     const bool on_device = g.device() != cpu;
-    // A product of its own, where the rows are many or as large as what they make; and on several streams.
+    // Computes the product alone if the rows are many or as large as the result, or on several streams.
     if (n * 2 > capacity || n * (out + in) >= out * in || (on_device && streams)) return add_product_now(value, g, x);
     Pending& pending = slot.collected();
     if (on_device) {

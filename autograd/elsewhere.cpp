@@ -1,13 +1,13 @@
-// What a tape misses of what other threads compute.
+// Marks results of other threads that a tape misses.
 //
 // Note [Computed elsewhere]
-// A thread without a tape records nothing. What it computes of tensors that require a gradient, while another thread's tape is
-// alive, would be a constant on that tape, and a part of the gradient would be missing without a word. So such results are marked:
+// A thread without a tape records nothing. If it computes with tensors that require a gradient while another thread's tape is
+// alive, its results would be constants on that tape, and a part of the gradient would silently be missing. So they are marked:
 // node.tape is NodeRef::kElsewhere and the number of the tape that had begun last when the first of the operands was used, and
-// node.index is the line. A tape that had begun by then refuses them. To a tape that begins later they are what all is that was computed
-// before it: constants. Nothing is marked under a NoGradScope, and detach() gives a tensor without the mark.
+// node.index is the line. A tape that had begun by then refuses them. To a later tape they are constants, like everything
+// computed before it. Nothing is marked under a NoGradScope, and detach() gives a tensor without the mark.
 //
-// Threads without a tape look at one counter for it at each op, while no tape is alive anywhere.
+// Threads without a tape only read one counter at each op, while no tape is alive anywhere.
 #include <atomic>
 #include <bit>
 #include <cstring>
@@ -19,7 +19,7 @@
 namespace tapir {
 namespace {
 
-// Lines of marked results by their places in this table. One that finds no room is not named.
+// Lines of marked results, by their index in this table. Lines beyond its size are not named.
 constexpr std::uint32_t kPlaces = 1024, kNoPlace = kPlaces;
 std::atomic<const void*> places[kPlaces];
 static_assert(sizeof(Loc) == sizeof(const void*));
@@ -45,7 +45,7 @@ Loc line_at(std::uint32_t place) noexcept {
     return line ? loc : Loc{};
 }
 
-// The mark of what is computed of it now; 0: none.
+// The mark for results computed from it now; 0: none.
 std::uint32_t mark_of(const TensorImpl* operand) noexcept {
     const std::uint32_t now = NodeRef::kElsewhere | last_tape();
     if (operand->flags & TensorImpl::kRequiresGrad) return now;
@@ -57,7 +57,7 @@ std::uint32_t mark_of(const TensorImpl* operand) noexcept {
 
 bool is_later(std::uint32_t a, std::uint32_t b) noexcept { return ((a - b) & ~NodeRef::kElsewhere) < 0x40000000u; }
 
-// A result that was written in place: what else sees its elements.
+// Marks other tensors that see the elements of a result written in place.
 void mark_storage(TensorImpl* out, NodeRef mark) noexcept {
     detail::recorded_write(out->storage) = {mark.tape, out->storage->version};
     TensorImpl* owner = reinterpret_cast<TensorImpl*>(out->storage) - 1;

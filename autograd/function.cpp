@@ -1,4 +1,4 @@
-// Recording custom functions.
+// Records custom functions.
 #include "tapir/autograd/function.h"
 
 #include <string_view>
@@ -44,7 +44,7 @@ std::string_view type_in(std::string_view signature) {
     if (at == std::string_view::npos) return "custom";
     std::string_view type = signature.substr(at + kBefore.size());
     type = type.substr(0, type.rfind(']'));
-    int depth = 0;  // of brackets; a function that it is local to has them, too
+    int depth = 0;  // nesting of brackets; a function that the type is local to has them, too
     std::size_t first = 0, i = 0;
     for (; i < type.size(); ++i) {
         const char c = type[i];
@@ -62,7 +62,7 @@ std::string_view type_in(std::string_view signature) {
 const char* function_in_forward() noexcept { return in_forward; }
 
 const OpInfo& CustomFunction::row_named(const char* name) {
-    // As long as the program: records name it.
+    // Lives as long as the program, since records name it.
     return *new OpInfo{name, CustomFunction::rule, "A function of the user's own."};
 }
 
@@ -93,7 +93,7 @@ std::vector<Tensor> CustomFunction::apply(const OpInfo& op, Forward forward, Bac
                                           const std::vector<Tensor>& inputs, const Loc& loc) {
     for (const Tensor& x : inputs) {
         if (!x.defined()) detail::fail_undefined(op.name, loc);
-        detail::begin_op("Function::apply", x.impl(), loc);  // what is watched is what its forward calls
+        detail::begin_op("Function::apply", x.impl(), loc);  // watchers see the ops that its forward calls
     }
     auto object = detail::at_line(loc, [] { return std::make_unique<FunctionRecord>(); });
     object->backward = backward;
@@ -112,7 +112,7 @@ std::vector<Tensor> CustomFunction::apply(const OpInfo& op, Forward forward, Bac
     const bool is_elsewhere = detail::thread.observed.elsewhere();
     if (!log && !detail::is_tracing() && !is_elsewhere) return outputs;
     const CallerScope caller(loc);
-    // An input handed through becomes a value of its own, or its record would be overwritten.
+    // An input that is passed through becomes a value of its own, since otherwise its record would be overwritten.
     for (Tensor& y : outputs) {
         for (const Tensor& x : inputs) {
             if (y.is_same(x)) y = y.detach();
@@ -122,8 +122,8 @@ std::vector<Tensor> CustomFunction::apply(const OpInfo& op, Forward forward, Bac
         for (const Tensor& y : outputs) detail::trace_custom_function(y);
     }
     if (!log && !is_elsewhere) return outputs;
-    // The record saves the context's tensors, so that their versions are checked; the context is given them back in
-    // the rule. It must not hold them itself: saved tensors are released by the record.
+    // The record saves the context's tensors, so that their versions are checked; the rule gives them back to the
+    // context. The context must not hold them itself: the record releases saved tensors.
     std::vector<const Tensor*> ins, keeps;
     std::vector<TensorImpl*> outs;
     for (const Tensor& x : inputs) ins.push_back(&x);
@@ -161,7 +161,7 @@ void CustomFunction::rule(Backward& b) {
         result = object.backward(context, grads);
     }
     if (static_cast<int>(result.size()) != b.input_count()) {
-        const detail::OwnLines own;  // the line of apply() tells which use of the function it is, that of the walk does not
+        const detail::OwnLines own;  // the line of apply() tells which use of the function it is; that of the walk does not
         fail<TapeError>(b.record().loc, "{}: backward returned {} gradient{} for {} input{}", b.record().op->name, result.size(),
                         result.size() == 1 ? "" : "s", b.input_count(), b.input_count() == 1 ? "" : "s");
     }

@@ -1,4 +1,4 @@
-// Functions of the user's own, with a backward of their own.
+// User-defined functions with their own backward.
 //
 //     struct Clip : Function<Clip> {
 //         static Tensor forward(FunctionContext& context, const std::vector<Tensor>& x) {
@@ -11,7 +11,7 @@
 //     };
 //     Tensor y = Clip::apply({x});
 //
-// Both may take tensors one by one, and give a Tensor, a pair or a tuple:
+// Both may take tensors one by one, and return a Tensor, a pair or a tuple:
 //
 //     struct Scaled : Function<Scaled> {
 //         static Tensor forward(FunctionContext& context, const Tensor& x, const Tensor& scale);
@@ -19,13 +19,13 @@
 //     };
 //     Tensor y = Scaled::apply(x, scale);
 //
-// forward runs unrecorded; a Profiler sees its ops one by one. backward gets the gradient of each output (zeros where none came)
-// and returns one for each input, undefined for none; it is recorded when higher-order gradients are asked for: write it with ops.
-// A graph (trace.h) holds the ops that forward calls, and those of backward where a gradient is traced. A function whose forward looks at
-// elements cannot be traced so; `static Tensor symbolic(const std::vector<Tensor>& x)`, the same by ops, takes its place there (with the
-// gradient of these ops).
+// forward runs unrecorded; a Profiler sees its ops one by one. backward gets the gradient of each output (zeros if none arrived)
+// and returns one gradient per input, undefined for none. It is recorded when higher-order gradients are asked for: write it with ops.
+// A graph (trace.h) holds the ops that forward calls, and those of backward where a gradient is traced. A function whose forward reads
+// elements cannot be traced this way: give it `static Tensor symbolic(const std::vector<Tensor>& x)`, which computes the same with ops.
+// The graph then holds these ops, and their gradient.
 //
-// Tapes, profiles and errors call the function "Clip", as its type, or what a `static constexpr const char* name` of it says.
+// Tapes, profiles and errors call the function by its type, "Clip", or by its `static constexpr const char* name`.
 #pragma once
 
 #include <string>
@@ -37,16 +37,16 @@
 
 namespace tapir {
 
-/// What forward keeps for backward.
+/// Holds what forward keeps for backward.
 class FunctionContext {
  public:
-    /// Tensors for backward; checked then for modification in place. Inputs, outputs, or new ones.
+    /// Keeps tensors for backward, which checks that they were not modified in place. Inputs, outputs, or new ones.
     void save(const std::vector<Tensor>& tensors) { saved_ = tensors; }
     /// Throws IndexError.
     Tensor saved(int i, Loc loc = Loc::current()) const;
     /// Numbers for backward.
     std::vector<double> numbers;
-    /// Whether input i's gradient is wanted; in backward only.
+    /// True if input i's gradient is wanted. Only valid in backward.
     bool needs(int i, Loc loc = Loc::current()) const;
 
  private:
@@ -66,24 +66,24 @@ concept AreTensors = (std::is_base_of_v<Tensor, T> && ...);
 struct CustomFunction {
     using Forward = std::vector<Tensor> (*)(FunctionContext&, const std::vector<Tensor>&);
     using BackwardFn = std::vector<Tensor> (*)(FunctionContext&, const std::vector<Tensor>&);
-    /// gradients: how many of them backward takes; 0: a list.
+    /// gradients: the number of them that backward takes; 0: a list.
     static std::vector<Tensor> apply(const OpInfo& op, Forward forward, BackwardFn backward, std::size_t gradients, const std::vector<Tensor>& inputs,
                                      const Loc& loc);
-    /// Throws ValueError where forward or backward takes another number of tensors.
+    /// Throws ValueError if forward or backward takes another number of tensors.
     static void check_count(const OpInfo& op, const char* what, std::size_t takes, std::size_t given, const Loc& loc);
-    /// A row of this name, for good. `signature`: what __PRETTY_FUNCTION__ is in a template whose parameter Self is the function.
+    /// Returns a row of this name that lives forever. `signature`: __PRETTY_FUNCTION__ of a template whose parameter Self is the function.
     static const OpInfo& row_named(const char* name);
     static const OpInfo& row_of(const char* signature);
     static void rule(class Backward& b);
-    /// Whether what is called becomes part of a graph.
+    /// True if the ops that run now become part of a graph.
     static bool is_traced() noexcept;
 };
 
 template <class Self>
 struct Function {
-    /// One output. Throws ValueError where forward takes another number of tensors.
+    /// One output. Throws ValueError if forward takes another number of tensors.
     static Tensor apply(const std::vector<Tensor>& inputs, Loc loc = Loc::current()) { return apply_many(inputs, loc)[0]; }
-    /// The same without braces, of up to 4 tensors.
+    /// Overload without braces, for up to 4 tensors.
     template <class A>
         requires detail::AreTensors<A>
     static Tensor apply(const A& a, Loc loc = Loc::current()) {
@@ -125,7 +125,7 @@ struct Function {
             return requires(FunctionContext& context, const Tensor& x) { Self::backward(context, (static_cast<void>(I), x)...); };
         }
     }
-    /// How many tensors it takes; 0: a list.
+    /// The number of tensors that it takes; 0: a list.
     template <bool is_forward, std::size_t Count = 1>
     static constexpr std::size_t count_of() {
         if constexpr (Count > 8) {

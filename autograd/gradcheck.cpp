@@ -1,4 +1,4 @@
-// Checking gradients against finite differences.
+// Checks gradients against finite differences.
 #include "tapir/autograd/gradcheck.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 using Fn = std::function<Tensor(const std::vector<Tensor>&)>;
 
-// A fixed weighting of outputs: it makes a scalar of them in which no two elements can cancel.
+// A fixed weighting of outputs, which makes a scalar of them in which no two elements can cancel.
 double weight(std::int64_t i) { return 0.5 + std::fmod(static_cast<double>(i) * 0.6180339887498949, 1.0); }
 
 Tensor weights_like(const Tensor& y) {
@@ -45,7 +45,7 @@ std::vector<Tensor> leaves_of(const std::vector<Tensor>& inputs, const Loc& loc)
     return leaves;
 }
 
-// d(weighted sum of fn)/d(each input) as fn's own gradient has it.
+// d(weighted sum of fn)/d(each input), by fn's own gradient.
 std::vector<Tensor> analytic(const Fn& fn, const std::vector<Tensor>& leaves, const std::vector<Tensor>& wanted, bool create_graph, const Loc& loc) {
     Tape tape({}, loc);
     const Tensor y = fn(leaves);
@@ -60,14 +60,14 @@ std::vector<Tensor> analytic(const Fn& fn, const std::vector<Tensor>& leaves, co
     return tape.gradient(y, wanted, {.gradient = weights_like(y), .create_graph = create_graph}, loc);
 }
 
-// An element whose gradient and difference quotient differ by more than is allowed.
+// An element whose gradient and difference quotient differ by more than allowed.
 struct Disagreement {
     std::size_t input;
     Shape shape;
     std::int64_t element;
     double gradient, quotient;
 
-    // One that is nan is off by more than any.
+    // A nan is off by more than any number.
     double off() const { return std::isnan(gradient - quotient) ? HUGE_VAL : std::abs(gradient - quotient); }
 };
 
@@ -85,7 +85,7 @@ std::string position(std::int64_t element, const Shape& shape) {
     return fmt::format("{}", at);
 }
 
-// The factor that all of them are off by; 0 if there is none.
+// The factor by which all of them are off; 0 if there is none.
 double common_factor(const std::vector<Disagreement>& found) {
     const double factor = found[0].gradient / found[0].quotient;
     for (const Disagreement& d : found) {
@@ -94,7 +94,7 @@ double common_factor(const std::vector<Disagreement>& found) {
     return factor;
 }
 
-// nan is nan, whatever its sign.
+// Drops the sign of nan.
 double unsigned_nan(double x) { return std::isnan(x) ? NAN : x; }
 
 std::string report(std::vector<Disagreement>& found, std::int64_t compared) {
@@ -159,7 +159,7 @@ GradcheckResult gradcheck(const Fn& fn, const std::vector<Tensor>& inputs, const
 GradcheckResult gradgradcheck(const Fn& fn, const std::vector<Tensor>& inputs, const GradcheckOptions& options, Loc loc) {
     const detail::CallLine call(loc);
     if (!fn) fail<ValueError>(loc, "gradgradcheck: the function is null");
-    // The function whose gradient is checked: all first gradients of fn, in one vector.
+    // The function to check: all first gradients of fn, in one vector.
     const Fn first = [&fn, loc](const std::vector<Tensor>& x) {
         std::vector<Tensor> wanted;
         for (const Tensor& t : x) {

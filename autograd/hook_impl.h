@@ -1,4 +1,4 @@
-// A user's function that sees, and may replace, a gradient.
+// A user's function that sees a gradient and may replace it.
 #pragma once
 
 #include <functional>
@@ -8,16 +8,16 @@
 
 namespace tapir {
 
-/// Shared by the tensor's list of hooks and the handles that take it away.
+/// Shared by the tensor's list of hooks and the handles that remove it.
 struct HookState {
     std::uint32_t refs = 1;
-    std::function<Tensor(const Tensor&)> fn;  // none: it was removed
+    std::function<Tensor(const Tensor&)> fn;  // empty after it was removed
     Loc loc;                                  // where it was registered
 };
 
 class GradientHook {
  public:
-    /// Takes over one reference.
+    /// Takes over one reference of the state.
     explicit GradientHook(HookState* state) noexcept : state_(state) {}
     GradientHook(const GradientHook& other) noexcept;
     GradientHook(GradientHook&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
@@ -28,7 +28,7 @@ class GradientHook {
     ~GradientHook();
 
     bool is_removed() const noexcept { return !state_->fn; }
-    /// Throws ShapeError when the function gives another shape; another dtype is converted.
+    /// Throws ShapeError if the function returns another shape; converts another dtype.
     void apply(Tensor& grad) const;
 
  private:

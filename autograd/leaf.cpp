@@ -1,4 +1,4 @@
-// What users do with a leaf: backward() from it, its gradient, hooks.
+// The user's operations on a leaf: backward() from it, its gradient, hooks.
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/tape.h"
 #include "tapir/core/fail_impl.h"
@@ -21,7 +21,7 @@ GradientHook::~GradientHook() { drop(state_); }
 
 void GradientHook::apply(Tensor& grad) const {
     if (is_removed()) return;
-    const std::function<Tensor(const Tensor&)> call = state_->fn;  // it may take itself away
+    const std::function<Tensor(const Tensor&)> call = state_->fn;  // the hook may remove itself
     const Loc loc = state_->loc;
     Tensor g;
     {
@@ -45,7 +45,7 @@ RemovableHandle::~RemovableHandle() { drop(state_); }
 
 void RemovableHandle::remove() noexcept {
     if (!state_) return;
-    const auto last = std::exchange(state_->fn, nullptr);  // what it holds may hold this handle
+    const auto last = std::exchange(state_->fn, nullptr);  // the function may own this handle
 }
 
 void AutogradMeta::drop_removed_hooks() noexcept {

@@ -1,14 +1,14 @@
-// Appending records, and giving them up.
+// Appending records, and releasing them.
 //
 // Note [Views of what is written]
-// A record's output is a value of the tape; a view shares the elements, but knows only the value that it was made of. So when a record
-// writes in place, every view that was made before is out of date. One of a recorded tensor is found by its node_version (value_of()).
-// One of a constant has no value: it would stay a constant, and the gradient that flows through it be lost. Therefore such a write
-// leaves its tape and the storage's version with the storage (recorded_write()), each view takes down the version at which it was made
-// (make_view()), and tracked() compares them. In-place ops write through a tensor that is no view, or whose storage nobody else sees
-// (check_in_place()), so that only views can be out of date.
+// A record's output is a value of the tape. A view shares the elements, but knows only the value that it was made of. So when a record
+// writes in place, every view that was made before is out of date. A view of a recorded tensor is found by its node_version (value_of()).
+// A view of a constant has no value: it would stay a constant, and the gradient that flows through it would be lost. So such a write
+// stores its tape and the storage's version with the storage (recorded_write()), each view stores the version at which it was made
+// (make_view()), and tracked() compares them. In-place ops write through a tensor that is not a view, or whose storage nobody else sees
+// (check_in_place()), so only views can be out of date.
 //
-// A view that is made after the write and has no record was asked for as a constant: by detach(), or under a NoGradScope.
+// A view that is made after the write and has no record was requested as a constant: by detach(), or under a NoGradScope.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -28,7 +28,7 @@ void Composed(Backward&) {}
 void Given(Backward&) {}
 void Overwritten(Backward&) {}
 
-// The row of the records that stand for leaves and for the further outputs of an op.
+// The op of records that stand for leaves and for the further outputs of an op.
 constexpr OpInfo leaf_op{"leaf", NonDiff, "A leaf's first use on a tape."};
 
 void Arena::reset() noexcept {
@@ -50,7 +50,7 @@ void Arena::grow(std::size_t bytes) {
     }
     if (used_ == chunks_.size()) {
         chunks_.push_back(spare_chunk ? std::move(spare_chunk) : std::unique_ptr<std::byte[]>(new std::byte[kChunk]));
-        chunks_.reserve(2 * chunks_.size());  // so that a spare one finds its place
+        chunks_.reserve(2 * chunks_.size());  // so that the spare one fits in without an allocation
     }
     next_ = chunks_[used_++].get();
     end_ = next_ + kChunk;
@@ -58,7 +58,7 @@ void Arena::grow(std::size_t bytes) {
 
 void take_room(Log& log, const Loc& loc) {
     detail::at_line(loc, [&] {
-        constexpr std::size_t most = 16;  // records of one op in place, with those of leaves that it meets first
+        constexpr std::size_t most = 16;  // records of one op in place, with those of leaves at their first use
         if (!spare_chunk) spare_chunk.reset(new std::byte[Arena::kChunk]);
         if (log.records.capacity() < log.records.size() + most) log.records.reserve(2 * (log.records.size() + most));
         if (log.leaves.capacity() < log.leaves.size() + most) log.leaves.reserve(2 * (log.leaves.size() + most));
@@ -112,7 +112,7 @@ void note_stream(Log& log, std::uint32_t index, Device device) {
 }  // namespace
 
 void check_unwritten(const TensorImpl* view, const Log& log, const Loc& loc) {
-    if (view->node.tape == log.id) return;  // value_of() looks at it
+    if (view->node.tape == log.id) return;  // value_of() checks it
     const RecordedWrite write = detail::recorded_write(view->storage);
     if (static_cast<std::int32_t>(view->node_version - write.version) >= 0) return;
     const bool is_elsewhere = write.tape & NodeRef::kElsewhere;
@@ -153,7 +153,7 @@ std::uint32_t Log::value_of(TensorImpl* input, const Loc& loc) {
     return index;
 }
 
-// Names for the outputs behind the first, of which the record is there and holds nothing yet.
+// Appends records for the outputs after the first. The first one's record exists, but holds nothing yet.
 static void append_extras(Log& log, const RecordArgs& args, std::uint32_t index, const Loc& loc) {
     try {
         for (int k = 1; k < args.output_count; ++k) {
@@ -177,7 +177,7 @@ void append_record(Log& log, const RecordArgs& args) {
     const Loc& loc = detail::caller(args.loc);
     std::uint32_t index = 0;
     Record* record = nullptr;
-    try {  // all that takes memory
+    try {  // all that allocates
         for (int i = 0; i < args.input_count; ++i) {
             ids[i] = args.inputs[i]->defined() ? log.value_of(args.inputs[i]->impl(), loc) : kNoValue;
         }

@@ -1,7 +1,7 @@
-// The tape's inside: records in arenas, and how an op appends one.
+// The internals of the tape: records in arenas, and how an op appends one.
 //
 // A thread has at most one Log. Its outermost Tape opens it, nested tapes are ranges of it: an inner tape's records
-// are also the outer tape's, which is what makes gradients of gradients work without any further machinery.
+// are also the outer tape's, so that gradients of gradients need no further machinery.
 // A record's index is its place in the order of execution; a value is named by the index of the record that made it
 // (an op with several outputs occupies as many consecutive indices; the ones after the first only name its values).
 #pragma once
@@ -22,7 +22,7 @@ namespace tapir {
 
 inline constexpr std::uint32_t kNoValue = 0xffffffffu;
 
-/// What a record keeps for its rule: a reference, and the version of the storage at that time.
+/// A tensor that a record keeps for its rule: a reference, and the version of the storage at that time.
 struct SavedTensor {
     TensorImpl* impl;
     std::uint32_t version;
@@ -35,7 +35,7 @@ struct RecordObject {
 
 struct Record {
     enum Flag : std::uint8_t {
-        kReleased = 1,  // backward has used up its saved tensors; what saved() and attrs() name is gone
+        kReleased = 1,  // backward has used up its saved tensors; saved() and attrs() point to nothing
         kHooked = 2,    // the value has hooks
         kExtra = 4,     // names a further output of the record before it
         kLeaf = 8,      // a leaf's first use; saved[0] is the leaf
@@ -46,7 +46,7 @@ struct Record {
     const OpInfo* op;
     Loc loc;
     const ModuleName* module;   // null: outside all
-    std::uint32_t module_call;  // tells the calls of a module from each other
+    std::uint32_t module_call;  // distinguishes the calls of a module
     std::uint8_t input_count;
     std::uint8_t output_count;
     std::uint8_t saved_count;
@@ -54,7 +54,7 @@ struct Record {
     DType dtype;  // of the value
     std::uint8_t rank;
     Device device;
-    // Then, without gaps: int64_t sizes[rank], SavedTensor saved[saved_count], attributes, uint32_t inputs[input_count]
+    // Followed, without gaps, by: int64_t sizes[rank], SavedTensor saved[saved_count], attributes, uint32_t inputs[input_count]
 
     std::int64_t* sizes() noexcept { return reinterpret_cast<std::int64_t*>(this + 1); }
     const std::int64_t* sizes() const noexcept { return reinterpret_cast<const std::int64_t*>(this + 1); }
@@ -96,10 +96,10 @@ class Arena {
 
 struct Log {
     std::uint32_t id = 0;                // the outermost tape's number; 0 while the log is not in use
-    int depth = 0;                       // how many tapes are open on it
+    int depth = 0;                       // the number of tapes that are open on it
     Loc opened{};                        // where the outermost tape was made
     Loc last_backward{};                 // the line of the backward that released records
-    const char* last_walk = "backward";  // what that was called
+    const char* last_walk = "backward";  // the name of that call
     Arena arena;
     std::vector<Record*> records;
     struct LeafSlot {
@@ -109,15 +109,15 @@ struct Log {
     std::multimap<std::uint32_t, GradientHook> hooks;        // by value; its nodes stay where they are
     std::vector<std::uint32_t> leaves;                       // the indices of leaf records
     std::vector<std::pair<std::uint32_t, Tensor>> retained;  // values whose gradients backward is to keep: see Tensor::retain_grad()
-    int walks = 0;                                           // that run on it: until the last is done it stays as it is, though its tapes may end
-    // Where the ops ran, on devices with streams: a run begins at a record and goes on to the next run.
+    int walks = 0;                                           // backward passes that run on it; it stays as it is until the last ends
+    // The streams of the ops, on devices with streams: a run begins at a record and lasts until the next run.
     struct StreamRun {
         std::uint32_t first;
         void* stream;  // as in core/device_impl.h
     };
     std::vector<StreamRun> stream_runs;
 
-    /// The record that made a value: that of its op, where it is a further output.
+    /// The record that made a value: for a further output, that of its op.
     std::uint32_t maker_of(std::uint32_t value) const noexcept {
         while (records[value]->flags & Record::kExtra) --value;
         return value;
@@ -128,8 +128,8 @@ struct Log {
     void truncate(std::size_t count) noexcept;  // drops the records from `count` on
 };
 
-/// To be called before an op that is recorded writes in place: its record is to find memory when the elements have changed. Throws
-/// OutOfMemory.
+/// To be called before a recorded op writes in place: reserves memory for its record, since it is appended after the elements have changed.
+/// Throws OutOfMemory.
 void take_room(Log& log, const Loc& loc);
 
 /// The description of a record to be appended.
@@ -145,29 +145,29 @@ struct RecordArgs {
     const void* attrs = nullptr;
     std::size_t attr_bytes = 0;
     bool is_object = false;
-    // The numbers that the op was given and that are no operands, like the value of pad: for watchers.
+    // Number arguments of the op that are no operands, like the value of pad: for watchers.
     const double* numbers = nullptr;
     int number_count = 0;
-    /// What watchers are told instead: where the record does not say all that the op was called with.
+    /// Told to watchers instead, where the record does not hold all arguments of the op.
     const RecordArgs* told = nullptr;
 };
 void append_record(Log& log, const RecordArgs& args);
 
-/// Of an op that ran on a thread without a tape while another thread's was alive: see autograd/elsewhere.cpp.
+/// For an op that ran on a thread without a tape while another thread's was alive: see autograd/elsewhere.cpp.
 void note_elsewhere(const RecordArgs& ran) noexcept;
 
-/// Throws TapeError: `what` is asked for y's gradient, and the thread has no tape.
+/// Throws TapeError: `what` needs y's gradient, and the thread has no tape.
 [[noreturn]] void fail_without_tape(const char* what, const Tensor& y, const Loc& loc);
 
-/// Throws TapeError when `input` was made on a tape that is alive elsewhere, or without one where this tape should have known of it.
+/// Throws TapeError if `input` was made on a tape that is alive elsewhere, or without one where this tape should have recorded it.
 void check_foreign(const TensorImpl* input, const Log& log, const Loc& loc);
 
-/// Whether an ApartScope of this thread hides the tape of this number.
+/// True if an ApartScope of this thread hides the tape of this number.
 bool is_outside(std::uint32_t tape) noexcept;
-/// Throws TapeError when a record has written to the elements of this view since it was made.
+/// Throws TapeError if a record has written to the elements of this view since it was made.
 void check_unwritten(const TensorImpl* view, const Log& log, const Loc& loc);
 
-/// Whether the log must know what is made from this input. Throws TapeError for one that would be taken for a constant by mistake.
+/// True if the log must record what is made from this input. Throws TapeError for one that would be taken for a constant by mistake.
 inline bool tracked(const TensorImpl* input, const Log& log, const Loc& loc) {
     if constexpr (detail::is_runtime) return false;
     const unsigned flags = input->flags;
@@ -182,7 +182,7 @@ inline bool tracked(const TensorImpl* input, const Log& log, const Loc& loc) {
     return false;
 }
 
-/// The log to record on, or null when none of the inputs is tracked: for ops, before append_record.
+/// Returns the log to record on, or null if none of the inputs is tracked: for ops, before append_record.
 inline Log* recording(const Loc& loc, std::initializer_list<const Tensor*> inputs) {
     Log* log = detail::thread.log;
     if (detail::is_runtime || !log) return nullptr;
@@ -202,7 +202,7 @@ inline Log* recording(const Loc& loc, const std::vector<Tensor>& inputs) {
 /// Tells the thread's watchers of an op that has run. They may throw.
 void tell_watchers(const RecordArgs& ran);
 
-/// What an op that is observed (thread.observed) does last.
+/// The last step of an op that is observed (thread.observed).
 inline void finish_op(const RecordArgs& ran, bool recorded) {
     if constexpr (detail::is_runtime) return;
     if (detail::is_watched()) [[unlikely]]
@@ -212,8 +212,8 @@ inline void finish_op(const RecordArgs& ran, bool recorded) {
         note_elsewhere(ran);
 }
 
-/// What every op with one output does last: it is recorded when an input is tracked and a gradient can flow, and watchers are
-/// told. `attrs` must be trivially destructible. `numbers`: those that the user gave and that may be infinite or nan.
+/// The last step of every op with one output: records it if an input is tracked and a gradient can flow, and tells watchers.
+/// `attrs` must be trivially destructible. `numbers`: those that the user gave and that may be infinite or nan.
 ///     record(softmax_op, x.loc, {&x.tensor}, y, {&y}, Attrs{dim});
 template <class Attrs = std::nullptr_t>
 void record(const OpInfo& op, const Loc& loc, std::initializer_list<const Tensor*> inputs, const Tensor& output,
@@ -227,9 +227,9 @@ void record(const OpInfo& op, const Loc& loc, std::initializer_list<const Tensor
               recorded);
 }
 
-/// The same where the record does not say all that the op was called with, or gave: watchers are told of `op`, with these operands,
-/// results (unless given: the output; what a rule will read of what the op has made is to be among them) and `call`, what its
-/// TAPIR_FORM takes.
+/// Overload for records that do not hold all arguments or results of the op. Watchers are told of `op` with these operands, results
+/// (default: the output; tensors that the op makes and a rule reads must be among them) and `call`, the argument of its
+/// TAPIR_FORM.
 struct Told {
     const OpInfo& op;
     std::initializer_list<const Tensor*> operands;
@@ -265,7 +265,7 @@ void record(const OpInfo& op, const Loc& loc, std::initializer_list<const Tensor
               recorded);
 }
 
-/// The same for any number of inputs and outputs.
+/// Overload for any number of inputs and outputs.
 template <class Attrs = std::nullptr_t, class Call = std::nullptr_t>
 void record_many(const OpInfo& op, const Loc& loc, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
                  const std::vector<Tensor>& saved, const Attrs& attrs = {}, const Call& call = {}) {
@@ -292,7 +292,7 @@ void record_many(const OpInfo& op, const Loc& loc, const std::vector<Tensor>& in
               recorded);
 }
 
-/// Runs an op that no gradient flows through and that is made of others: these are not told of, it is.
+/// Runs an op that no gradient flows through and that is made of others. Watchers are told of it, not of the others.
 ///     return unrecorded_op(isin_op, x.loc, {&x.tensor}, [&] { return ...; });
 template <class Body, class Attrs = std::nullptr_t>
 auto unrecorded_op(const OpInfo& op, const Loc& loc, std::initializer_list<const Tensor*> inputs, const Body& body, const Attrs& attrs = {}) {

@@ -1,4 +1,4 @@
-// OpInfo: the one row that describes an op to everything that is not the op itself: the tape, the docs, the tests,
+// OpInfo: the one row that describes an op to the rest of the library: the tape, the docs, the tests,
 // the tracer. Each op defines its row with TAPIR_OP, beside its code.
 #pragma once
 
@@ -11,17 +11,17 @@ namespace tapir {
 
 class Backward;
 
-/// A backward rule; NonDiff states that there is none because nothing flows back (integer and bool results), Composed that the
-/// op is never recorded itself: the ops that it calls are. Given is NonDiff for what makes tensors of nothing: of an input it takes
-/// the shape and the dtype at most. Overwritten is the same for an op in place, which is recorded: what was there gets no gradient.
+/// A backward rule. NonDiff: there is none because nothing flows back (integer and bool results). Composed: the op is never
+/// recorded itself, only the ops that it calls are. Given: like NonDiff, for ops that create tensors and read at most the shape and
+/// dtype of an input. Overwritten: like Given, for a recorded op in place; the old elements get no gradient.
 using BackwardRule = void (*)(Backward&);
 void NonDiff(Backward&);
 void Composed(Backward&);
 void Given(Backward&);
 void Overwritten(Backward&);
 
-/// An example call of an op: tests, the ONNX export and the CUDA port run it. The text is PyTorch code too, which is
-/// where the reference numbers come from (tests/goldens).
+/// An example call of an op: tests, the ONNX export and the CUDA port run it. The text is PyTorch code too, from
+/// which the reference numbers are made (tests/goldens).
 ///
 /// `inputs` describes the tensors x[0], x[1], ...: "f(3,4) i(5)<4"
 ///   f normal values   p in (0.1, 0.9)   u in (0.3, 2)   d distinct, at least 0.05 apart   b bool   i(...)<n in [0, n)
@@ -29,7 +29,7 @@ struct Sample {
     const char* inputs;
     const char* code;
     std::vector<Tensor> (*call)(const std::vector<Tensor>& x);
-    const char* torch = nullptr;  // the same in PyTorch where the text differs; "" where PyTorch has no such op
+    const char* torch = nullptr;  // the PyTorch code where it differs; "" where PyTorch has no such op
 };
 
 struct OpInfo {
@@ -38,13 +38,13 @@ struct OpInfo {
     const char* doc = nullptr;
     const Sample* samples = nullptr;
     int sample_count = 0;
-    int params = 0;  // numbers that it was called with: of an element-wise op, whose attributes are these
+    int params = 0;  // the number of number arguments of an element-wise op, whose attributes they are
 
-    // But for the rule: gcc's -fsanitize=undefined does not take a function's address as a constant.
+    // Does not look at the rule: gcc's -fsanitize=undefined does not take a function's address as a constant.
     constexpr bool complete() const { return name && doc; }
-    /// Whether a gradient flows back through it to one of its inputs, or is cut off by it.
+    /// True if a gradient flows back through the op to one of its inputs, or if the op cuts it off.
     bool is_recorded() const noexcept { return backward != NonDiff && backward != Given; }
-    /// Whether its numbers are not computed from those of its inputs.
+    /// True if the numbers of the result are not computed from those of the inputs.
     bool is_given_numbers() const noexcept { return backward == Given || backward == Overwritten; }
 };
 
@@ -77,12 +77,12 @@ std::vector<Tensor> outputs(const Result& result) {
 /// An example call for TAPIR_SAMPLES: TAPIR_SAMPLE("f(3,4)", softmax(x[0], 1)).
 #define TAPIR_SAMPLE(inputs, ...) \
     {inputs, #__VA_ARGS__, []([[maybe_unused]] const std::vector<Tensor>& x) { return ::tapir::detail::outputs(__VA_ARGS__); }}
-/// The same where PyTorch writes it differently: TAPIR_SAMPLE_AS("f(3,4)", "x[0].softmax(1)", softmax(x[0], 1)).
+/// As TAPIR_SAMPLE, where PyTorch writes it differently: TAPIR_SAMPLE_AS("f(3,4)", "x[0].softmax(1)", softmax(x[0], 1)).
 #define TAPIR_SAMPLE_AS(inputs, torch, ...) \
     {inputs, #__VA_ARGS__, []([[maybe_unused]] const std::vector<Tensor>& x) { return ::tapir::detail::outputs(__VA_ARGS__); }, torch}
 
 /// Defines the row `NAME_op`. The line must begin with TAPIR_OP(NAME, since the list of all ops is made from these.
-#ifdef TAPIR_RUNTIME  // which calls ops and no rules
+#ifdef TAPIR_RUNTIME  // the runtime calls ops and no rules
 #define TAPIR_OP(op, rule, documentation, ...)      \
     extern const ::tapir::OpInfo op##_op;           \
     constexpr ::tapir::OpInfo op##_op{.name = #op}; \

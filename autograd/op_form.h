@@ -1,5 +1,5 @@
-// OpForm: an op as a graph knows it: what its attributes are called, and how it is run again. Each op states its form with
-// TAPIR_FORM, beside its row; what prints, saves, loads, exports and runs graphs is made of these.
+// OpForm: an op as a graph knows it: the names of its attributes, and how to run it again. Each op states its form with
+// TAPIR_FORM, beside its row. Printing, saving, loading, exporting and running graphs rely on the forms.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,19 @@ namespace tapir {
 
 class Graph;
 
-/// One attribute of an op, in its place: a name, a type, and where it is.
+/// One attribute of an op: its name, its type, and the place of its value.
 struct Field {
     enum class Kind : std::uint8_t { integer, integer32, real, scalar, flag, dtype, device, sizes, integers, choice, graph };
 
     const char* name;
     Kind kind;
-    void* place;               // int64_t, int, double, Scalar, bool, DType, Device, Shape, std::vector<int64_t>; of a choice its
-                               // number; of a graph a std::shared_ptr<const Graph>
-    const char* const* names;  // of a choice: what its values are called, in their order
+    void* place;               // int64_t, int, double, Scalar, bool, DType, Device, Shape, std::vector<int64_t>; for a choice its
+                               // number; for a graph a std::shared_ptr<const Graph>
+    const char* const* names;  // for a choice: the names of its values, in order
     int name_count;
 };
 
-/// Goes over the attributes of an op, in their order.
+/// Visits the attributes of an op, in order.
 class Fields {
  public:
     virtual ~Fields() = default;
@@ -42,9 +42,9 @@ class Fields {
     Fields& operator()(const char* name, Device& v) { return tell({name, Field::Kind::device, &v, nullptr, 0}); }
     Fields& operator()(const char* name, Shape& v) { return tell({name, Field::Kind::sizes, &v, nullptr, 0}); }
     Fields& operator()(const char* name, std::vector<std::int64_t>& v) { return tell({name, Field::Kind::integers, &v, nullptr, 0}); }
-    /// A part of the program that the op runs: a branch, the body of a loop.
+    /// A subgraph that the op runs: a branch, the body of a loop.
     Fields& operator()(const char* name, std::shared_ptr<const Graph>& v) { return tell({name, Field::Kind::graph, &v, nullptr, 0}); }
-    /// One of several, of an enum whose values are 0, 1, 2 ...: f("reduction", a.reduction, {"none", "mean", "sum"})
+    /// A value of an enum whose values are 0, 1, 2 ...: f("reduction", a.reduction, {"none", "mean", "sum"})
     template <class Enum>
         requires std::is_enum_v<Enum>
     Fields& operator()(const char* name, Enum& v, std::initializer_list<const char*> names) {
@@ -62,13 +62,13 @@ class Fields {
     }
 };
 
-/// A call of an op: what it is given.
+/// A call of an op: its operands and attributes.
 struct FormCall {
     const Tensor* const* inputs;
     int count;
     const void* attrs;
 
-    /// Throws ValueError where there is none: a graph that was made or loaded by hand.
+    /// Throws ValueError if there is no input i: graphs that were built or loaded by hand may lack one.
     const Tensor& operator[](int i) const {
         if (i >= count) [[unlikely]]
             fail_input(i);
@@ -82,10 +82,10 @@ struct FormCall {
     }
 };
 
-/// How many operands the calls of an op have. Passes, ONNX's forms and what reads a graph's text count on it.
+/// The number of operands that calls of an op have. Passes, ONNX's forms and the parser of a graph's text rely on it.
 struct Operands {
     int least, most;              // -1: any number
-    bool are_moved_only = false;  // the results have the elements of operand 0, moved, repeated or left out, and copied: not of views
+    bool are_moved_only = false;  // the results hold elements of operand 0, moved, repeated or left out, as copies: not for views
 
     constexpr Operands(int count) : least(count), most(count) {}  // NOLINT: implicit by design
     constexpr Operands(int fewest, int utmost) : least(fewest), most(utmost) {}
@@ -101,7 +101,7 @@ struct OpForm {
     const char* op;
     Operands operands;
     std::size_t attr_bytes;                    // 0: it has none
-    void (*copy)(void* to, const void* from);  // from null: the defaults
+    void (*copy)(void* to, const void* from);  // from == null: the defaults
     void (*destroy)(void* attrs) noexcept;
     void (*fields)(Fields& f, void* attrs);
     void (*run)(const FormCall& x, Tensor* results);
@@ -109,25 +109,25 @@ struct OpForm {
     ResultTypes (*types)(const TypeCall& t, const void* attrs);
 #endif
     bool is_random = false;  // it draws from the default generator
-    /// Writes the result into a contiguous tensor of its shape and dtype without checks or records; false: it cannot here. Null: it cannot at all.
+    /// Writes the result into a contiguous tensor of its shape and dtype without checks or records. Returns false if it cannot; null: never can.
     bool (*into)(const FormCall& x, const Tensor& out) = nullptr;
     bool is_in_place = false;  // into()'s tensor may be one of the inputs, of this shape and dtype
-    /// Of an op that gives operand 0, but for a part that is the last operand, and whose into() writes that part alone where its tensor is
-    /// operand 0: the op that gives the part as it was, with the same attributes and the operands before the last. Null: it is no such op.
+    /// For an op that returns operand 0 with one part replaced by the last operand, and whose into() writes that part alone if its tensor is
+    /// operand 0: the op that returns the old part, with the same attributes and the operands before the last. Null: not such an op.
     const char* part = nullptr;
-    /// A bit for each result whose dimension 0 has a size that depends on the elements of the inputs, as nonzero's. Null: none has.
+    /// Bitmap of the results whose dimension 0 has a size that depends on the elements of the inputs, like nonzero's. Null: none.
     std::uint64_t (*data_sized)(const void* attrs) = nullptr;
-    /// An optimizer's update: result 0 is the next value of operand 0, a parameter, result k of operand k + 1 (operand 1 is the gradient). into()
-    /// takes a tensor for each, which may be these operands.
+    /// An optimizer's update: result 0 is the next value of operand 0, a parameter; result k that of operand k + 1 (operand 1 is the gradient).
+    /// into() takes a tensor for each result, which may be these operands.
     bool is_update = false;
-    /// Its results have the elements of operand 0, moved, repeated or left out, and look at its memory where dtype and device allow it.
+    /// The results hold elements of operand 0, moved, repeated or left out, and share its memory if dtype and device allow it.
     bool is_view = false;
     bool is_commutative = false;  // its two operands may change places
 
     constexpr bool moves_elements() const noexcept { return is_view || operands.are_moved_only; }
 };
 
-/// The form of this op, or null: of what is never seen itself (Composed), and of custom functions.
+/// Returns the form of this op, or null for ops that are never seen themselves (Composed) and for custom functions.
 const OpForm* find_form(const char* op);
 
 namespace detail {
@@ -170,9 +170,9 @@ constexpr OpForm data_sized_form(OpForm form, std::uint64_t (*results)(const voi
     return form;
 }
 
-// What the call of an op gives goes where results belong.
+// Stores the results of a call.
 inline void put_results(Tensor* to, Tensor from) { to[0] = static_cast<Tensor&&>(from); }
-inline constexpr std::size_t kMostResults = 256;  // that there is room for
+inline constexpr std::size_t kMostResults = 256;  // capacity of the callers' buffers
 [[noreturn]] void fail_results(std::size_t count);
 inline void put_results(Tensor* to, std::vector<Tensor> from) {
     if (from.size() > kMostResults) [[unlikely]]
@@ -183,29 +183,29 @@ inline void put_results(Tensor* to, std::vector<Tensor> from) {
 }  // namespace detail
 }  // namespace tapir
 
-/// Defines the form of an op: the type of its attributes (copied from what record() is given, or from what its watchers are), how
-/// it is called again, of inputs x[0], x[1] ... x.count and attributes a, and the attributes' names.
+/// Defines the form of an op: the type of its attributes (copied from the argument of record(), or from what watchers are told), how
+/// to call it again with inputs x[0], x[1] ... x.count and attributes a, and the attributes' names.
 ///     TAPIR_FORM(softmax, 1, SoftmaxAttrs, same(t[0]), softmax(x[0], a.dim), f("dim", a.dim));
-/// `operands`: how many it has, 2, Operands(2, 3) or Operands::from(1).
-/// `types`: what it gives, of the types t[0], t[1] ... of its operands, by the rules of result_types.h.
-/// The line must begin with TAPIR_FORM(NAME, as that of TAPIR_OP.
+/// `operands`: their number: 2, Operands(2, 3) or Operands::from(1).
+/// `types`: the result types for the operand types t[0], t[1] ..., by the rules of result_types.h.
+/// The line must begin with TAPIR_FORM(NAME, like that of TAPIR_OP.
 #define TAPIR_FORM(op, operands, Attrs, types, call, ...) \
     extern const ::tapir::OpForm op##_form;               \
     constexpr ::tapir::OpForm op##_form = TAPIR_FORM_OF(op, TAPIR_TYPE(operands), TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__)
-/// Of an op that has no attributes.
+/// For an op that has no attributes.
 #define TAPIR_PLAIN_FORM(op, operands, types, call) \
     TAPIR_FORM(op, TAPIR_TYPE(operands), ::tapir::detail::NoAttrs, TAPIR_TYPE(types), call, static_cast<void>(f))
-/// Of an op that draws random numbers.
+/// For an op that draws random numbers.
 #define TAPIR_RANDOM_FORM(op, operands, Attrs, types, call, ...) \
     extern const ::tapir::OpForm op##_form;                      \
     constexpr ::tapir::OpForm op##_form =                        \
         ::tapir::detail::random_form(TAPIR_FORM_OF(op, TAPIR_TYPE(operands), TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__))
-/// Of an op whose results are views of operand 0, or look as if: see OpForm::is_view.
+/// For an op whose results are views of operand 0, or look like views: see OpForm::is_view.
 #define TAPIR_VIEW_FORM(op, operands, Attrs, types, call, ...) \
     extern const ::tapir::OpForm op##_form;                    \
     constexpr ::tapir::OpForm op##_form =                      \
         ::tapir::detail::view_form(TAPIR_FORM_OF(op, TAPIR_TYPE(operands), TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__))
-/// Of an op with results whose sizes depend on the elements of its inputs: a bit for each whose dimension 0 does.
+/// For an op with results whose sizes depend on the elements of its inputs. `results`: a bit for each whose dimension 0 does.
 #define TAPIR_DATA_SIZED_FORM(op, operands, Attrs, types, results, call, ...)                                                                  \
     extern const ::tapir::OpForm op##_form;                                                                                                    \
     constexpr ::tapir::OpForm op##_form = ::tapir::detail::data_sized_form(                                                                    \
@@ -213,7 +213,7 @@ inline void put_results(Tensor* to, std::vector<Tensor> from) {
             [[maybe_unused]] const auto& a = *static_cast<const Attrs*>(p);                                                                    \
             return results;                                                                                                                    \
         })
-/// The same as a value.
+/// Passes an argument that contains commas as one.
 #define TAPIR_TYPE(...) __VA_ARGS__
 #define TAPIR_FORM_OF(op, operands, Attrs, types, call, ...)                   \
     {#op,                                                                      \

@@ -1,4 +1,4 @@
-// The rules that the types of results are made of.
+// The rules for result types.
 #include "tapir/autograd/result_types.h"
 
 #include <algorithm>
@@ -12,14 +12,14 @@ namespace tapir {
 using std::int64_t;
 
 namespace {
-thread_local const TypeCall* asked = nullptr;  // the call whose results are asked for
+thread_local const TypeCall* asked = nullptr;  // the call that is being typed
 
 template <class E, class... T>
 [[noreturn]] void refuse(fmt::format_string<T...> message, T&&... values) {
     fail<E>(asked->loc, "{}: {}", asked->attributes.form().op, fmt::format(message, std::forward<T>(values)...));
 }
 
-// Made of a size that is not known.
+// True if it contains an unknown size.
 bool is_unknown(const SymInt& size) {
     const std::vector<std::string> dims = size.dims();
     return std::find(dims.begin(), dims.end(), "unknown") != dims.end();
@@ -46,7 +46,7 @@ ValueType reshaped(const ValueType& x, std::vector<SymInt> shape) {
     const auto open = std::find(shape.begin(), shape.end(), SymInt(-1));
     const bool is_open = open != shape.end();
     if (is_open) *open = 1;
-    std::vector<SymInt> others = shape, rest = x.shape;  // without the sizes that both have
+    std::vector<SymInt> others = shape, rest = x.shape;  // without the sizes that both shapes share
     for (auto size = others.begin(); size != others.end();) {
         const auto same = *size == SymInt(0) ? rest.end() : std::find(rest.begin(), rest.end(), *size);
         if (same == rest.end()) {
@@ -132,7 +132,7 @@ const ValueType& chosen(const ValueType& x, const Dims& dims) {
 
 static int end_of(const TypeCall& t, int from, int count) { return count < 0 ? t.count : std::min(t.count, from + count); }
 
-// As elementwise::result_type: an operand without dimensions counts where it is of a higher kind (bool, integer, floating) than all with dimensions.
+// As elementwise::result_type: operands without dimensions count only if of a higher kind (bool, integer, floating) than all with dimensions.
 DType promoted(const TypeCall& t, int from, int count) {
     const auto kind = [](DType dtype) { return dtype == DType::boolean ? 0 : is_floating(dtype) ? 2 : 1; };
     const auto join = [&](bool with_dims, DType& result) {
@@ -156,7 +156,7 @@ SymInt agreed(const SymInt& a, const SymInt& b) {
     return a.is_number() ? a : b.is_number() ? b : unknown();
 }
 
-// With all sizes of another operand, but for those of one dimension; -1: of none.
+// Merges the sizes of another operand into x's, which must agree, except along one dimension; -1: no exception.
 static void agree(ValueType& x, const ValueType& other, int but_for) {
     if (other.rank() != x.rank()) refuse<ShapeError>("{} and {} dimensions", x.rank(), other.rank());
     for (int d = 0; d < x.rank(); ++d) {
@@ -317,7 +317,7 @@ SymInt windows(const SymInt& size, const SymInt& kernel, const SymInt& stride, c
 }
 
 ValueType joined(const TypeCall& t, int64_t dim) {
-    // Tensors of one dimension without elements fit to all, as in PyTorch.
+    // 1-d tensors without elements fit all others, as in PyTorch.
     const auto is_left_out = [](const ValueType& x) { return x.rank() == 1 && x.shape[0] == SymInt(0); };
     int first = 0;
     while (first + 1 < t.count && is_left_out(t[first])) ++first;
@@ -349,7 +349,7 @@ ValueType swapped(const ValueType& x, int64_t a, int64_t b) {
     return result;
 }
 
-// Whatever its dimensions are.
+// True if it holds for all sizes of its dimensions.
 static bool is_not_negative(const SymInt& size) {
     const SymInt::Parts parts = size.parts();
     return parts.constant >= 0 && parts.after >= 0 && std::all_of(parts.terms.begin(), parts.terms.end(), [](const auto& term) {
@@ -425,7 +425,7 @@ ValueType diagonal(const ValueType& x, const SymInt& offset, int64_t dim1, int64
         if (length.is_number()) {
             length = std::max<int64_t>(length.number(), 0);
         } else if (by != 0) {
-            length = unknown();  // of a matrix that may have no such diagonal
+            length = unknown();  // the matrix may have no such diagonal
         }
     }
     const ValueType rest = dropped(dropped(x, std::max(a, b)), std::min(a, b));
@@ -451,7 +451,7 @@ ResultTypes detail::result_types(const Attributes& attributes, const std::vector
     ResultTypes results = attributes.form().types(call, attributes.data());
     for (ValueType& result : results) {
         for (SymInt& size : result.shape) {
-            if (!size.is_number() && is_unknown(size)) size = types::unknown();  // no formula: each has a size of its own
+            if (!size.is_number() && is_unknown(size)) size = types::unknown();  // there is no formula: each has a size of its own
         }
     }
     return results;

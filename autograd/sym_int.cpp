@@ -24,7 +24,7 @@ std::int64_t product_of(std::int64_t a, std::int64_t b) {
     return product;
 }
 
-// A quotient in a product has its text, "(time - 3)//2", where dimensions have their names.
+// A quotient in a product is given by its text, "(time - 3)//2", in the place of a dimension's name.
 bool is_quotient(const std::string& factor) noexcept { return !factor.empty() && factor[0] == '('; }
 
 bool is_name_part(char c) noexcept { return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
@@ -101,7 +101,7 @@ std::vector<std::string> SymInt::dims() const {
 
 namespace {
 
-// A quotient as a sum of products, of which it is a factor.
+// The quotient as a sum of products with one factor, the quotient.
 SymInt as_sum(const SymInt& size) {
     const SymInt::Parts parts = size.parts();
     if (parts.divisor == 1) return size;
@@ -109,7 +109,7 @@ SymInt as_sum(const SymInt& size) {
     return SymInt::dim((size - after).str()) + after;
 }
 
-// The quotient itself, where a sum has come down to one.
+// Returns the quotient itself if the sum consists of one quotient, and perhaps a number.
 SymInt simplest(SymInt sum) {
     const SymInt::Parts parts = sum.parts();
     if (parts.divisor != 1 || parts.terms.size() != 1) return sum;
@@ -255,7 +255,7 @@ class Parser {
     bool is_digit() const { return at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9'; }
     SymInt factor() {
         skip();
-        if (++factors_ > 1000) refuse();  // sums and products are copied factor by factor
+        if (++factors_ > 1000) refuse();  // sums and products are copied for each factor
         if (take("(")) return quotient_in(in_parentheses());
         if (is_digit()) return number();
         if (at_ < text_.size() && text_[at_] == '"') {
@@ -270,7 +270,7 @@ class Parser {
         if (begin == at_) refuse();
         return SymInt::dim(std::string(text_.substr(begin, at_ - begin)));
     }
-    // Behind the first one.
+    // After the opening parenthesis.
     SymInt in_parentheses() {
         if (++depth_ > kDeepest) refuse();
         SymInt inner = sum();
@@ -278,7 +278,7 @@ class Parser {
         --depth_;
         return inner;
     }
-    // Other sums in parentheses would be multiplied out, into any number of terms.
+    // Only quotients: other sums in parentheses would be multiplied out, into any number of terms.
     SymInt quotient_in(SymInt inner) const {
         const SymInt::Parts parts = inner.parts();
         if (parts.divisor == 1 || parts.after != 0) refuse();
@@ -326,7 +326,7 @@ class Parser {
 
 SymInt SymInt::parse(TextViewArg text, Loc loc) {
     const CallerScope caller(loc);
-    std::int64_t number = 0;  // the smallest is no negated one
+    std::int64_t number = 0;  // the smallest number is not the negation of another
     const auto whole = std::from_chars(text.data(), text.data() + text.size(), number);
     if (whole.ec == std::errc() && whole.ptr == text.data() + text.size()) return number;
     return Parser(text, loc).all();

@@ -1,4 +1,4 @@
-// SymInt: a size in a graph. A number, or made of the dimensions that were named when the graph was traced: "batch",
+// SymInt: a size in a graph: a number, or a formula of the dimensions that were named when the graph was traced: "batch",
 // "2*time + 1", "batch*time", "(time - 3)//2 + 1".
 #pragma once
 
@@ -29,35 +29,35 @@ class SymInt {
     static SymInt dim(TextArg name);
 
     bool is_number() const noexcept { return terms_.empty(); }
-    /// Of a number. Throws ValueError for any other.
+    /// The number. Throws ValueError if it is a formula.
     std::int64_t number(Loc loc = Loc::current()) const;
-    /// With these sizes of its dimensions. Throws ValueError where one is missing, or where the result is too large.
+    /// The value for these sizes of its dimensions. Throws ValueError if one is missing, or if the result is too large.
     std::int64_t value(const DimSizes& sizes, Loc loc = Loc::current()) const;
-    /// The number for these sizes, where they are all that it depends on; else what it is.
+    /// The number for these sizes, if it depends on no others; else *this.
     SymInt with(const DimSizes& sizes, Loc loc = Loc::current()) const;
-    /// factor * dim + offset, where it is that, factor > 0.
+    /// factor * dim + offset, factor > 0; of_one_dim() returns nullopt for other formulas.
     struct OfOneDim {
         std::string dim;
         std::int64_t factor, offset;
-        /// The size of the dimension that makes this; nothing where none does.
+        /// The size of the dimension for which the formula has this value; nullopt if there is none.
         std::optional<std::int64_t> size_for(std::int64_t value) const noexcept;
     };
     std::optional<OfOneDim> of_one_dim() const;
     /// The dimensions that it depends on, sorted.
     std::vector<std::string> dims() const;
     std::string str() const;
-    /// What str() gave. Throws ValueError.
+    /// Parses the output of str(). Throws ValueError.
     static SymInt parse(TextViewArg text, Loc loc = Loc::current());
 
-    /// ValueError where a number of the result does not fit into 64 bits.
+    /// They throw ValueError if a number of the result does not fit into 64 bits.
     friend SymInt operator+(const SymInt& a, const SymInt& b);
     friend SymInt operator-(const SymInt& a, const SymInt& b);
     friend SymInt operator*(const SymInt& a, const SymInt& b);
     friend bool operator==(const SymInt&, const SymInt&) = default;
-    /// Rounded down; throws ValueError for by <= 0. A quotient of a quotient is one: (a // 2 + 1) // 3 = (a + 2) // 6.
+    /// Rounds down; throws ValueError for by <= 0. A quotient of a quotient is one: (a // 2 + 1) // 3 = (a + 2) // 6.
     SymInt floor_div(std::int64_t by, Loc loc = Loc::current()) const;
 
-    using Product = std::vector<std::string>;  // of dimensions and texts of quotients, sorted; one may come more than once
+    using Product = std::vector<std::string>;  // dimensions and texts of quotients, sorted; one may occur more than once
     /// (coefficient * product + ... + constant) // divisor + after
     struct Parts {
         const std::map<Product, std::int64_t>& terms;
@@ -73,14 +73,14 @@ class SymInt {
     std::int64_t after_ = 0;
 };
 
-/// Whether two sizes may be the same in some run: numbers that differ are not, formulas that differ may be. Whether two shapes may.
+/// True if two sizes, or two shapes, may be equal in some run: different numbers never are, different formulas may be.
 inline bool may_equal(const SymInt& a, const SymInt& b) { return !a.is_number() || !b.is_number() || a == b; }
 inline bool may_equal(const std::vector<SymInt>& a, const std::vector<SymInt>& b) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const SymInt& x, const SymInt& y) { return may_equal(x, y); });
 }
 
 namespace detail {
-/// Rounded towards minus infinity; b > 0.
+/// Rounds towards minus infinity; b > 0.
 inline std::int64_t floor_div(std::int64_t a, std::int64_t b) noexcept { return a / b - (a % b < 0 ? 1 : 0); }
 }  // namespace detail
 

@@ -1,4 +1,4 @@
-// Opening and closing tapes, and what a tensor knows of them.
+// Opening and closing tapes, and the tapes' part in tensors.
 #include "tapir/autograd/tape.h"
 
 #include <algorithm>
@@ -22,8 +22,8 @@ namespace {
 
 constinit thread_local ThreadTapes tapes;
 
-// The numbers of the tapes that are alive in the process, so that a tensor of another thread's tape is noticed.
-// A tape beyond the table's size is simply not listed: its tensors count as constants elsewhere.
+// The numbers of the tapes that are alive in the process, so that tensors of another thread's tape are noticed.
+// Tapes beyond the table's size are not listed: their tensors count as constants elsewhere.
 constexpr int kLiveSlots = 256;
 std::atomic<std::uint32_t> live_numbers[kLiveSlots];
 std::atomic<int> live_high{0};  // slots in use are below this
@@ -52,7 +52,7 @@ void close_number(std::uint32_t number) {
     }
 }
 
-// All logs are made here. They stand in gdb's list.
+// The only class of logs: it enters them in gdb's list.
 struct ListedLog : Log {
     ListedLog() {
         gdb.log = this;
@@ -66,10 +66,10 @@ struct ListedLog : Log {
     ListedLog* next_spare = nullptr;
 };
 
-// Logs that are not in use, kept with their memory: the next tape on this thread appends without a malloc.
+// Unused logs, kept with their memory: the next tape on this thread appends without a malloc.
 struct SpareLogs {
     ListedLog* first = nullptr;
-    bool is_over = false;  // the thread ends: what is closed from here on is not kept
+    bool is_over = false;  // the thread is ending: logs closed from here on are not kept
     SpareLogs() = default;
     SpareLogs(const SpareLogs&) = delete;
     SpareLogs& operator=(const SpareLogs&) = delete;
@@ -94,7 +94,7 @@ ListedLog* acquire_log(const Loc& loc) {
 // Leaves are numbered so that a tape finds a leaf's record by an index, not by a hash.
 struct LeafNumbers {
     std::mutex mutex;
-    std::vector<std::uint32_t> free;  // has room for all that were given out
+    std::vector<std::uint32_t> free;  // has capacity for all numbers given out
     std::uint32_t next = 0;
 };
 
@@ -152,7 +152,7 @@ void ThreadTapes::take_out(Tape& tape) noexcept {
     const bool is_innermost = innermost == &tape;
     bool found = take_out_of(innermost, tape);
     for (ApartScope* scope = apart; scope && !found; scope = scope->outer_) found = take_out_of(scope->hidden_, tape);
-    // A hook may end the tape that backward walks: then the walk goes on as it was.
+    // If a hook ends the tape that backward walks, the walk goes on as before.
     const bool is_walked_to_the_end = tape.log_->depth == 1 && walking == tape.log_;
     if (is_innermost && state->log == tape.log_ && !is_walked_to_the_end) detail::set_log(*state, tape.paused_);
     note_apart();
@@ -167,7 +167,7 @@ void ThreadTapes::forget_tapes() noexcept {
     for (ApartScope* scope = apart; scope; scope = scope->outer_) forget(std::exchange(scope->hidden_, nullptr));
 }
 
-// Whether an ApartScope hides the tape of this number.
+// True if an ApartScope hides the tape of this number.
 bool is_outside(std::uint32_t tape) noexcept {
     for (const ApartScope* scope = tapes.apart; scope; scope = scope->outer_) {
         if (scope->hidden_ && scope->hidden_->log().id == tape) return true;
@@ -201,7 +201,7 @@ void check_foreign(const TensorImpl* input, const Log& log, const Loc& loc) {
                     Shape(input->sizes, input->rank), log.opened.line());
 }
 
-// Of a walk from y while this thread has no tape.
+// For a walk from y while this thread has no tape.
 [[noreturn]] void fail_without_tape(const char* what, const Tensor& y, const Loc& loc) {
     const std::uint32_t tape = y.defined() ? y.impl()->node.tape : 0;
     if (tape == 0 || (tape & NodeRef::kElsewhere))
@@ -271,7 +271,7 @@ Tensor stop_gradient(In x) {
     return x.tensor.detach();
 }
 
-// --- A tensor's part ---------------------------------------------------------------------------------------------------
+// --- Tensors -----------------------------------------------------------------------------------------------------------
 
 AutogradMeta& detail::meta_of(const Tensor& tensor) {
     TensorImpl* impl = tensor.impl();
@@ -280,7 +280,7 @@ AutogradMeta& detail::meta_of(const Tensor& tensor) {
         LeafNumbers& numbers = leaf_numbers();
         const std::lock_guard lock(numbers.mutex);
         if (numbers.free.empty()) {
-            const std::size_t given = std::size_t{numbers.next} + 1;  // giving one back must not fail
+            const std::size_t given = std::size_t{numbers.next} + 1;  // so that giving one back cannot fail
             if (numbers.free.capacity() < given) numbers.free.reserve(std::max<std::size_t>(2 * given, 64));
             meta->leaf_number = numbers.next++;
         } else {

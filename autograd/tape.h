@@ -7,13 +7,13 @@
 //         tape.backward(loss);            // adds to w.grad()
 //     }                                   // the records are gone; values stay
 //
-// Tapes nest: an inner tape's gradients are recorded by the outer one and can be differentiated again. Each thread has
-// its own; a tensor recorded on another thread's live tape is refused with a TapeError, one whose tape has ended is a
-// constant. What another thread computes without a tape of its own, of tensors that require a gradient, is refused by the tapes that
-// were alive meanwhile: to have it as a constant, detach() it, or compute it under a NoGradScope.
+// Tapes nest: the outer tape records an inner tape's gradients, which can be differentiated again. Each thread has its own
+// tapes. A tensor that is recorded on another thread's live tape is refused with a TapeError; one whose tape has ended is a
+// constant. A thread without a tape may compute with tensors that require a gradient: the tapes that were alive meanwhile refuse
+// its results. To use one as a constant, detach() it, or compute it under a NoGradScope.
 //
-// A view that was made before a recorded op wrote to its elements does not know of that: it is refused with a TapeError wherever it
-// would be taken for a constant. Take the view again.
+// A view does not know of a recorded op that writes to its elements later. Such a view is refused with a TapeError wherever it
+// would count as a constant. Take the view again.
 #pragma once
 
 #include <concepts>
@@ -35,13 +35,13 @@ struct TapeOptions {
 };
 
 struct BackwardOptions {
-    Tensor gradient{};          ///< of what follows y, of y's shape, converted to its dtype; ones for a scalar y
+    Tensor gradient{};          ///< gradient of the final result with respect to y: y's shape, converted to y's dtype; ones for a scalar y
     bool create_graph = false;  ///< record the backward rules too, for higher-order gradients
     bool retain_graph = false;  ///< keep saved tensors, as a persistent tape does
 };
 
-/// It records what its own thread computes, that which makes it. It may end in any order, in a hook that backward calls (which goes on
-/// to its end), and on another thread, if its own thread runs no ops and makes no tapes meanwhile.
+/// A tape records what the thread that made it computes. Tapes may end in any order, also in a hook that backward calls (backward still
+/// runs to its end), and on another thread, if the tape's own thread runs no ops and makes no tapes meanwhile.
 class Tape {
  public:
     explicit Tape(TapeOptions options = {}, Loc loc = Loc::current());
@@ -49,36 +49,36 @@ class Tape {
     Tape(const Tape&) = delete;
     Tape& operator=(const Tape&) = delete;
 
-    /// Adds the gradients of `loss` to the grad() of every leaf it depends on, as of this tape's records.
+    /// Adds the gradients of `loss` to the grad() of every leaf it depends on, along this tape's records.
     /// Throws TapeError: loss not recorded here, not a scalar and no gradient given, records already used up by an earlier
     /// backward, a saved tensor modified in place since. No gradient has changed then.
     void backward(const Tensor& loss, const BackwardOptions& options = {}, Loc loc = Loc::current());
 
-    /// d y / d x for each x; grad() is left alone. An x that y does not depend on gives zeros, and so does the gradient of a gradient
-    /// that does not depend on x.
+    /// Returns d y / d x for each x; grad() is left alone. The gradient is zeros for an x that y does not depend on, also where
+    /// y is itself a gradient that does not depend on x.
     std::vector<Tensor> gradient(const Tensor& y, const std::vector<Tensor>& xs, const BackwardOptions& options = {}, Loc loc = Loc::current());
-    /// The same for one x: tape.gradient(y, x) is d y / d x.
+    /// Overload for one x: tape.gradient(y, x) is d y / d x.
     template <std::derived_from<Tensor> T>
     Tensor gradient(const Tensor& y, const T& x, const BackwardOptions& options = {}, Loc loc = Loc::current()) {
         return gradient(y, std::vector<Tensor>{x}, options, loc)[0];
     }
 
-    /// gradient(y, {x}) taken apart: what each op that used x (each time step, each node of a tree) adds to it, in the order of the
-    /// forward pass; found in one backward pass. An op uses x when x itself is its operand, not a view or a copy of it: under an
-    /// AutocastScope that is the conversion to 16 bits, once for all. Hooks on x are not in it.
-    /// See gradient_report() in autograd/gradient_by_use.h. Throws as gradient(), and ValueError with create_graph.
+    /// gradient(y, {x}) split by use: what each op that used x (each time step, each node of a tree) adds to it, in the order of the
+    /// forward pass, from one backward pass. An op uses x if x itself is its operand, not a view or a copy of it: under an
+    /// AutocastScope the only use is the conversion to 16 bits. Hooks on x are not applied.
+    /// See gradient_report() in autograd/gradient_by_use.h. Throws like gradient(), and ValueError with create_graph.
     std::vector<GradientUse> gradient_by_use(const Tensor& y, const Tensor& x, const BackwardOptions& options = {}, Loc loc = Loc::current());
 
     /// The number of records since this tape began.
     std::size_t size() const noexcept;
 
-    /// The records as a table: number, op, output, bytes, inputs (numbers of records; "-": a constant), the user's line, and the module
-    /// (see nn::ModuleScope) or a parameter's name. "pieces #1": a second output. With a pattern only lines with it in a column.
+    /// The records as a table: number, op, output, bytes, inputs (numbers of records; "-" is a constant), the user's line, and the module
+    /// (see nn::ModuleScope) or a parameter's name. "pieces #1" is a second output. With a pattern: only the lines that contain it in a column.
     std::string str(TextViewArg pattern = {}) const;
-    /// The same to stdout.
+    /// Prints str(pattern) to stdout.
     void print(TextViewArg pattern = {}) const;
-    /// A drawing for Graphviz, and one for a browser: a box for each run of a module's ops, and one for each op outside of modules; shapes
-    /// at the edges, the user's line where the mouse rests. Without parameters and leaves of many uses; 10,000 boxes at most.
+    /// A drawing for Graphviz, and one for a browser: one box for each run of a module's ops, and one for each op outside of modules. Edges
+    /// show shapes, the mouse shows the user's line. Parameters and leaves of many uses are left out; 10,000 boxes at most.
     ///     std::ofstream("tape.svg") << tape.to_svg();
     std::string to_dot() const;
     std::string to_svg() const;
@@ -91,23 +91,23 @@ class Tape {
  private:
     friend class BackwardRun;
     friend struct ThreadTapes;
-    ThreadTapes* home_;  // those of the thread that it records; null when that thread has ended
+    ThreadTapes* home_;  // the tapes of the thread that it records; null when that thread has ended
     Log* log_;
-    Log* paused_;  // what was current before: another log, or null
+    Log* paused_;  // the log that was current before, or null
     Tape* outer_;
     std::size_t begin_;
     TapeOptions options_;
     Loc loc_;
 };
 
-/// d y / d x on the thread's current tape: gradient(loss, {w, b}), and gradient(loss, w) of one.
+/// Returns d y / d x on the thread's current tape: gradient(loss, {w, b}), or gradient(loss, w) for one x.
 std::vector<Tensor> gradient(const Tensor& y, const std::vector<Tensor>& xs, const BackwardOptions& options = {}, Loc loc = Loc::current());
 template <std::derived_from<Tensor> T>
 Tensor gradient(const Tensor& y, const T& x, const BackwardOptions& options = {}, Loc loc = Loc::current()) {
     return gradient(y, std::vector<Tensor>{x}, options, loc)[0];
 }
 
-/// Nothing is recorded while it lives. Only needed inside a tape; a tape that begins inside of it records.
+/// Pauses recording while it lives. Only needed inside a tape; a tape that begins inside of it records.
 class NoGradScope {
  public:
     [[nodiscard]] NoGradScope() noexcept;
@@ -119,10 +119,10 @@ class NoGradScope {
     Log* paused_;
 };
 
-/// True when ops with tracked inputs are being recorded on this thread.
+/// True if ops with tracked inputs are being recorded on this thread.
 bool is_recording() noexcept;
 
-/// The same values as constants: nothing flows back through them.
+/// Returns x as a constant: same values, no gradient flows back.
 Tensor stop_gradient(In x);
 
 }  // namespace tapir

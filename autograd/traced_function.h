@@ -1,4 +1,4 @@
-// Functions of tensors, of any signature, called with lists: what trace(), cond(), while_loop() and scan() are given.
+// Functions of tensors, of any signature, called with lists: the arguments of trace(), cond(), while_loop() and scan().
 #pragma once
 
 #include <bit>
@@ -14,27 +14,27 @@
 
 namespace tapir::detail {
 
-/// Does not own the function.
+/// A reference to a function; does not own it.
 struct TracedFunction {
     void* function;
     std::vector<Tensor> (*call)(void* function, const std::vector<Tensor>& inputs, std::vector<std::string>* names, const Loc& loc);
     unsigned counts;  // bit n: it takes n tensors
     bool takes_list;
-    Loc loc;  // of the call that it was given to, where ops are if it takes In
+    Loc loc;  // of the call that it was passed to; ops have it if the function takes In
 
-    /// names: what the results are called; see Flattener.
+    /// names: receives the names of the results; see Flattener.
     std::vector<Tensor> operator()(const std::vector<Tensor>& inputs, std::vector<std::string>* names = nullptr) const {
         return call(function, inputs, names, loc);
     }
 };
-/// Throws ValueError where the function takes another number of tensors.
+/// Throws ValueError if the function takes another number of tensors.
 void check_arity(const char* what, const TracedFunction& fn, std::size_t inputs, const Loc& loc);
 
 struct Anything {
     template <class T>
     operator T() const;
 };
-/// How many members a struct of results has, up to 4; 0: it is none.
+/// The number of members of a struct of results, up to 4; 0: not such a struct.
 template <class T>
 constexpr int member_count() {
     if constexpr (!std::is_aggregate_v<T>) {
@@ -52,12 +52,12 @@ constexpr int member_count() {
     }
 }
 
-/// What functions give as one list: a tensor, a list, pair or tuple, a map with names, a struct such as nn::LSTMResult, and these
-/// in one another. Undefined members of structs are left out.
+/// Collects the results of a function in one list: a tensor, a list, pair or tuple, a map with names, a struct such as nn::LSTMResult,
+/// and these nested. Undefined members of structs are left out.
 class Flattener {
  public:
-    /// names: also what they are called, "" for a single tensor, "1_0" for the first of the second, "logits" of a map; null: nobody
-    /// asks.
+    /// names: receives the results' names: "" for a single tensor, "1_0" for the first of the second, "logits" for a key of a map; may be
+    /// null.
     explicit Flattener(std::vector<std::string>* names) : names_(names) {}
     std::vector<Tensor> list;
 
@@ -144,8 +144,8 @@ inline constexpr bool is_module = requires(Fn& fn) {
 template <class Fn>
 inline constexpr bool is_reference = requires(Fn& fn) { requires std::is_same_v<decltype(fn.get()), typename Fn::type&>; };
 
-/// What functions are called with whose parameters are written out: a Tensor, or an In of the line of the call that they were given
-/// to.
+/// The argument for functions with written-out parameter types: converts to a Tensor, or to an In with the line of the call that the
+/// function was passed to.
 struct Argument {
     const Tensor& tensor;
     const Loc& loc;
@@ -159,8 +159,8 @@ concept Calls = requires(Fn& fn, const X&... x) { fn(x...); };
 template <class Fn, class... X>
 concept Forwards = requires(Fn& fn, const X&... x) { fn.forward(x...); };
 
-// How a function is called with so many tensors: with what, and a module by its forward() where it has no operator() for them.
-// Whether a generic lambda takes something can be asked only where its body compiles with that: it is asked for Tensors alone.
+// How to call a function with that many tensors: the argument types, and for a module forward() if operator() does not take them.
+// Asking whether a generic lambda takes a type compiles its body with it, which may fail: it is asked for Tensors alone.
 enum class Way { none, arguments, ins, tensors, forward_arguments, forward_ins, forward_tensors };
 
 template <class Fn, std::size_t... I>
@@ -194,7 +194,7 @@ template <class Fn, std::size_t Count>
 inline constexpr Way way = way_of<Fn>(std::make_index_sequence<Count>());
 
 inline constexpr std::size_t kMostArguments = 8;
-/// The numbers of tensors that it can be called with, as bits. None: without arguments only, or with a list.
+/// The numbers of tensors that it can be called with, as bits. 0: only without arguments, or with a list.
 template <class Fn>
 inline constexpr unsigned counts_from_one = []<std::size_t... I>(std::index_sequence<I...>) {
     return (0U | ... | (way<Fn, I + 1> == Way::none ? 0U : 2U << I));
@@ -245,7 +245,7 @@ decltype(auto) call_with_list(Fn& fn, const std::vector<Tensor>& x) {
     }
 }
 
-/// Calls give() with what fn gives for so many tensors, from the smallest number that it takes on.
+/// Calls give() with a call of fn for x.size() tensors, trying the numbers that it takes from the smallest on.
 template <class Fn, std::size_t Count = 0, class Give>
 void call_traced(Fn& fn, const std::vector<Tensor>& x, const Loc& loc, const Give& give) {
     if constexpr (takes_list<Fn>()) {
@@ -268,11 +268,11 @@ decltype(auto) call_least(Fn& fn, const std::vector<Tensor>& x, const Loc& loc) 
         return call_with(fn, x, loc, std::make_index_sequence<static_cast<std::size_t>(std::countr_zero(counts<Fn>()))>());
     }
 }
-/// What a function of that type gives.
+/// The result type of a function of type Fn.
 template <class Fn>
 using ResultOf = std::decay_t<decltype(call_least(std::declval<Fn&>(), std::declval<const std::vector<Tensor>&>(), std::declval<const Loc&>()))>;
 
-/// `what` takes it. Throws ValueError for a null function.
+/// Wraps fn; `what` is the caller's name for messages. Throws ValueError for a null function.
 template <class Fn>
 TracedFunction traced(Fn& fn, const Loc& loc = Loc{}, const char* what = "trace") {
     if constexpr (is_reference<Fn>) {
@@ -307,11 +307,11 @@ TracedFunction traced(Fn& fn, const Loc& loc = Loc{}, const char* what = "trace"
     }
 }
 
-/// Takes tensors one by one, and no list.
+/// A function that takes tensors one by one, and no list.
 template <class Fn>
 concept FunctionOfTensors =
     !std::is_convertible_v<Fn, std::function<Tensor(const std::vector<Tensor>&)>> && requires { requires counts<const Fn>() != 0; };
-/// A copy of it that takes them as a list. Throws ValueError, when it is called, for another number of tensors than it takes.
+/// Returns a copy of fn that takes a list. Calling it throws ValueError for a number of tensors that fn does not take.
 template <class Fn>
 std::function<Tensor(const std::vector<Tensor>&)> of_list(const char* what, const Fn& fn, const Loc& loc) {
     static_assert(std::is_convertible_v<ResultOf<const Fn>, Tensor>, "the function is to give a Tensor");
@@ -323,7 +323,7 @@ std::function<Tensor(const std::vector<Tensor>&)> of_list(const char* what, cons
     };
 }
 
-// A list as what a function gives.
+// Converts a list to the result type of a function.
 template <class Results>
 struct FromList {
     static_assert(std::is_same_v<Results, Tensor>, "the function is to give a Tensor, a std::vector<Tensor>, or a pair or tuple of Tensors");

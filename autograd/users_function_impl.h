@@ -1,4 +1,4 @@
-// A function of the user's that backward calls: a hook, a custom function's backward, the second run of a checkpoint's.
+// A user's function that backward calls: a hook, a custom function's backward, the second run of a checkpoint's function.
 #pragma once
 
 #include "tapir/autograd/backward_impl.h"
@@ -6,9 +6,9 @@
 
 namespace tapir {
 
-/// While it lives it is the user's program that runs: watchers and gdb are told of its ops, as they are not of those of a rule. A graph
-/// that is traced is told of both. To
-/// name its lines is detail::OwnLines' part.
+/// While it lives, the user's program runs: watchers and gdb are told of its ops, unlike those of a rule. A graph that is being
+/// traced is told of both.
+/// detail::OwnLines names its lines.
 class UsersFunction {
  public:
     [[nodiscard]] explicit UsersFunction(const Walk& walk) noexcept : told_(!walk.watched && !detail::is_tracing()) {}

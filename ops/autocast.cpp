@@ -1,4 +1,4 @@
-// Mixed precision: which ops convert their inputs, and the weights that were converted already.
+// Mixed precision: the ops that convert their inputs, and the weights that were converted already.
 #include "tapir/ops/autocast_impl.h"
 
 #include "tapir/autograd/log_impl.h"

@@ -1,4 +1,4 @@
-// The rule of an op that is a gradient itself, computed by one kernel: what it is made of is differentiated in its place.
+// The rule of an op that is itself a gradient, computed by one kernel: the rule differentiates the composition that it stands for.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace tapir {
 
-/// Gives all inputs' gradients, to any order: composition(inputs) makes the op's outputs of public ops. Saved: the inputs, in order.
+/// Computes all inputs' gradients, to any order: composition(inputs) makes the op's outputs of public ops. Saved: the inputs, in order.
 template <class Composition>
 void differentiate(Backward& b, const Composition& composition) {
     Tape tape(TapeOptions{}, b.record().loc);
@@ -20,7 +20,7 @@ void differentiate(Backward& b, const Composition& composition) {
     for (int i = 0; i < b.input_count(); ++i) {
         Tensor x = b.saved(i);
         if (b.needs(i)) {
-            // A record of this tape's own; while recording, one that the outer tape follows.
+            // This tape gets a record of its own; while recording, one that the outer tape follows.
             x = b.recording() ? clone(x) : x.detach().requires_grad_();
             wanted.push_back(x);
             places.push_back(i);

@@ -1,4 +1,4 @@
-// The forms of all ops by name, transpose_form or mul_form: what passes compare a node's op with.
+// Declares the forms of all ops by name, transpose_form or mul_form: passes compare a node's op with them.
 #pragma once
 
 #include "tapir/autograd/op_form.h"

@@ -1,4 +1,4 @@
-// What backward needs of the ops: adding, summing over broadcast dimensions, collected products and rows.
+// The ops that backward needs: adding, summing over broadcast dimensions, collected products and rows.
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/deterministic.h"
 #include "tapir/core/make_impl.h"
@@ -15,7 +15,7 @@
 
 namespace tapir::gradient_ops {
 
-// These have no line of their own, but that of the rule or of the call that they are for, which a CallerScope names.
+// These have no line of their own, but that of the rule or the call that they serve, which a CallerScope names.
 static In at(const Tensor& x) { return In(x, Loc{}); }
 
 Tensor add(const Tensor& a, const Tensor& b) { return tapir::add(at(a), at(b)); }
@@ -81,7 +81,7 @@ Tensor rows_to_dense(const Tensor& indices, const Tensor& g, const Shape& shape)
 
 namespace {
 
-// Sums that shall be the same each time: in the order of the rows. Indices are not negative, as an op has checked them.
+// Sums in the order of the rows, so that the result is the same each time. Indices are not negative, as an op has checked them.
 void rows_into_in_order(const Tensor& into, const std::vector<SparseRows>& parts) {
     std::vector<Tensor> indices, values;
     for (const SparseRows& part : parts) {
@@ -93,7 +93,7 @@ void rows_into_in_order(const Tensor& into, const std::vector<SparseRows>& parts
     add_region(into.impl(), region, concatenate(indices), concatenate(values));
 }
 
-// All parts in as few launches as they fit into.
+// Adds all parts in as few launches as possible.
 void rows_into_on_gpu(const Tensor& into, const std::vector<SparseRows>& parts) {
     device_api::select(into.device());
     kernels::AddRowsArgs args{};

@@ -30,7 +30,7 @@ Isa chosen_isa = Isa::baseline;
 
 namespace {
 
-// Before the constructors of global objects, which may compute with tensors: with other kernels they would get other
+// Runs before the constructors of global objects, which may compute with tensors: other kernels would give them other
 // digits. 101 is the first priority that is not the compiler's own.
 [[gnu::constructor(101)]] void choose() { chosen_isa = detect(); }
 

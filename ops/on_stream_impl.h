@@ -1,4 +1,4 @@
-// What an op passes to a kernel of a device.
+// Functions that turn an op's tensors into a device kernel's arguments.
 #pragma once
 
 #include "tapir/core/device_impl.h"
@@ -6,14 +6,14 @@
 
 namespace tapir {
 
-/// The elements of a device's tensor for a kernel on the thread's current stream there: the device becomes the selected one,
-/// and the memory is kept until that stream is through with it.
+/// Returns the elements of a device's tensor for a kernel on the thread's current stream there: the device becomes the selected one,
+/// and the memory is kept until that stream is done with it.
 inline std::byte* on_stream(const TensorImpl* t) {
     device_api::select(t->device);
     device_api::used_here(*t->storage);
     return t->data;
 }
-/// The same; null for an undefined tensor.
+/// Overload for a Tensor; null for an undefined one.
 template <class T = void>
 T* on_stream(const Tensor& t) {
     return t.defined() ? reinterpret_cast<T*>(on_stream(t.impl())) : nullptr;

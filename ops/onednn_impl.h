@@ -1,4 +1,4 @@
-// What the files that call oneDNN share. Only for builds that have it.
+// Shared code of the files that call oneDNN. Only for builds that have it.
 #pragma once
 
 #include <oneapi/dnnl/dnnl.hpp>

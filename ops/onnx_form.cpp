@@ -1,4 +1,4 @@
-// Writing ops as ONNX: what the forms are given to write with.
+// Writes ops as ONNX: the functions that forms write with.
 #include "tapir/ops/onnx_form.h"
 
 #include <cmath>
@@ -82,7 +82,7 @@ const OnnxCall::Info& OnnxCall::input(int64_t i) const {
     return infos_[i];
 }
 
-// Numbers of any kind may stand for each other in the text of a graph.
+// The text of a graph may give any kind of number for another.
 template <class T>
 T OnnxCall::attribute(const char* name) const {
     const Attribute value = attributes_.get(name);
@@ -160,7 +160,7 @@ std::shared_ptr<const Graph> OnnxCall::graph(const char* name) const {
 namespace {
 
 Tensor scalar_tensor(Scalar number, DType dtype) {
-    if (is_floating(dtype)) {  // a constant beyond the dtype is infinite, as what the op computes with it
+    if (is_floating(dtype)) {  // a constant beyond the dtype is infinite, as is what the op computes with it
         const double value = number.as_double();
         return full({}, detail::fits(number, dtype) ? value : std::copysign(HUGE_VAL, value), dtype);
     }
@@ -168,7 +168,7 @@ Tensor scalar_tensor(Scalar number, DType dtype) {
     return full({}, number.as_int64(), dtype);
 }
 
-// A value that a node can take: a number as a constant of this dtype.
+// Returns a value that a node can take: a number becomes a constant of this dtype.
 OnnxValue lowered(OnnxBuilder& builder, const OnnxValue& value, DType dtype) {
     return value.is_number() ? builder.constant(scalar_tensor(value.number(), dtype)) : value;
 }
@@ -188,7 +188,7 @@ OnnxBuilder& builder_of(const OnnxValue& a, const OnnxValue& b = {}, const OnnxV
     fail<ValueError>(Loc::current(), "onnx: numbers alone are no values");
 }
 
-// The dtype that two operands meet in: that of the one that is no number.
+// Returns the dtype of two operands: that of the one that is not a number.
 DType common(const OnnxValue& a, const OnnxValue& b) {
     if (!a.is_number()) return a.dtype();
     if (!b.is_number()) return b.dtype();
@@ -246,7 +246,7 @@ OnnxValue OnnxCall::sizes(const OnnxSizes& sizes) const {
     }
     if (numbers.size() == sizes.size()) return ints(numbers);
     OnnxValues parts;
-    for (int i = 0; i < sizes.count();) {  // numbers that come together are one constant
+    for (int i = 0; i < sizes.count();) {  // numbers in a row become one constant
         numbers.clear();
         for (; i < sizes.count() && sizes[i].is_number(); ++i) numbers.push_back(sizes[i].number());
         if (!numbers.empty()) parts.push_back(ints(numbers));
@@ -269,7 +269,7 @@ OnnxValue OnnxCall::reshape(const OnnxValue& x, const OnnxSizes& shape) const {
         unknown += !size.is_number();
         zeros += size == SymInt(0);
     }
-    if (unknown == 1 && zeros == 0) {  // what is left
+    if (unknown == 1 && zeros == 0) {  // one size is computed from the others
         OnnxInts numbers;
         for (const SymInt& size : shape) numbers.push_back(size.is_number() ? size.number() : -1);
         return node("Reshape", x.dtype(), {x, ints(numbers)});
@@ -314,7 +314,7 @@ OnnxValue OnnxCall::concat(const OnnxValues& x, int dim) const {
 
 OnnxValue OnnxCall::reduce(const char* op, const OnnxValue& x, const OnnxInts& dims, bool keepdim) const {
     const std::string_view name = op;
-    const bool is_double = x.dtype() == DType::float64;  // onnxruntime has not all norms of it
+    const bool is_double = x.dtype() == DType::float64;  // onnxruntime does not have all norms for it
     if (name == "ReduceL1" && (is_double || dims.empty())) return reduce("ReduceSum", abs(x), dims, keepdim);
     if (name == "ReduceL2" && dims.empty()) return abs(x);
     if (name == "ReduceL2" && is_double) return sqrt(reduce("ReduceSumSquare", x, dims, keepdim));
@@ -401,7 +401,7 @@ OnnxValue exp2(const OnnxValue& x) { return pow(2, x); }
 OnnxValue log(const OnnxValue& x) { return unary("Log", x); }
 OnnxValue log2(const OnnxValue& x) { return log(x) / 0.69314718055994530942; }
 OnnxValue log10(const OnnxValue& x) { return log(x) / 2.30258509299404568402; }
-// Exact near 0, after W. Kahan: the error of u is that of its logarithm.
+// Exact near 0, after W. Kahan: u has the same error as its logarithm.
 OnnxValue expm1(const OnnxValue& x) {
     const OnnxValue u = exp(x), near = where(u == 1, x, (u - 1) * x / log(u));
     return where(abs(x) < 1, near, u - 1);
@@ -411,7 +411,7 @@ OnnxValue log1p(const OnnxValue& x) {
     return where(abs(x) < 1, near, log(u));
 }
 OnnxValue sin(const OnnxValue& x) { return unary("Sin", x); }
-// onnxruntime has these of float32 alone.
+// onnxruntime has these only for float32.
 OnnxValue cos(const OnnxValue& x) {
     if (x.dtype() != DType::float64) return unary("Cos", x);
     const OnnxValue half = sin(x * 0.5);  // x / 2 is exact, as x + pi / 2 is not
@@ -450,7 +450,7 @@ OnnxValue erfc(const OnnxValue& x) { return 1 - erf(x); }
 OnnxValue sigmoid(const OnnxValue& x) { return unary("Sigmoid", x); }
 OnnxValue softplus(const OnnxValue& x) { return where(x > 20, x, log1p(exp(x))); }
 
-// S. Winitzki's approximation, made exact by Newton's method.
+// S. Winitzki's approximation, refined by Newton's method.
 OnnxValue erfinv(const OnnxValue& x) {
     constexpr double a = 0.147, pi = 3.14159265358979323846;
     const OnnxValue l = log(1 - x * x), h = l * 0.5 + 2 / (pi * a);
@@ -461,7 +461,7 @@ OnnxValue erfinv(const OnnxValue& x) {
 
 namespace {
 
-// log(gamma(z)) and its derivative for z >= 8, by their asymptotic series.
+// Return log(gamma(z)) and its derivative for z >= 8, by their asymptotic series.
 OnnxValue stirling(const OnnxValue& z) {
     const OnnxValue r = 1 / z, r2 = r * r;
     const OnnxValue series = r * (r2 * (r2 * (r2 * (-1.0 / 1680) + 1.0 / 1260) - 1.0 / 360) + 1.0 / 12);
@@ -496,7 +496,7 @@ OnnxValue digamma(const OnnxValue& x) {
     return where(is_left, where(x == floor(x), at_whole, reflected), y);
 }
 
-// (-1)^(n+1) n! times the sum of (x + k)^-(n+1), by the first terms and Euler-Maclaurin's formula for the others. x > 0.
+// Returns (-1)^(n+1) n! times the sum of (x + k)^-(n+1), by the first terms and Euler-Maclaurin's formula for the others. x > 0.
 OnnxValue polygamma(const OnnxValue& x, double n) {
     if (n == 0) return digamma(x);
     if (n < 0 || n != std::floor(n)) return x * NAN;
@@ -557,7 +557,7 @@ OnnxValue remainder(const OnnxValue& a, const OnnxValue& b) {
     return where((r != 0) & ((r < 0) ^ (b < 0)), r + b, r);
 }
 OnnxValue floor_divide(const OnnxValue& a, const OnnxValue& b) {
-    if (!is_floating(common(a, b))) {  // of other remainders than Div, which rounds towards 0, where that is not the floor
+    if (!is_floating(common(a, b))) {  // where the two remainders differ, Div, which rounds towards 0, is 1 above the floor
         const OnnxValue whole = a / b;
         return where(fmod(a, b) == remainder(a, b), whole, whole - 1);
     }

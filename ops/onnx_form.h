@@ -1,12 +1,12 @@
-// OnnxForm: how an op is written as ONNX. Each op says it beside its row and its form, in one line or by a function:
+// OnnxForm: how an op is written as ONNX. Each op states it beside its row and its form, in one line or by a function:
 //
 //     TAPIR_ONNX(softmax, x.node("Softmax", {x[0]}, {{"axis", x.integer("dim")}}));
 //
-// x is the call that is being written (OnnxCall): its operands, its attributes by their names, and what makes nodes. Values can be
-// computed with as numbers are: `x[0] * 0.5 + 1.0` makes Mul and Add. Element-wise ops need no line: they are written as the operator
+// x is the call that is being written (OnnxCall): its operands, its attributes by their names, and functions that make nodes. Values can
+// be used as numbers are: `x[0] * 0.5 + 1.0` makes Mul and Add. Element-wise ops need no line: they are written as the operator
 // that their row names, or from the expression of their row (ops/elementwise_onnx.cpp).
 //
-// What follows knows nothing of protobuf; autograd/trace/onnx implements OnnxBuilder.
+// This file does not use protobuf; autograd/trace/onnx implements OnnxBuilder.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ class Attributes;
 class Graph;
 class OnnxBuilder;
 
-/// "cannot": what a form throws, and save_onnx() gathers: its words go behind the op and its line.
+/// "cannot": thrown by a form, and gathered by save_onnx(): its words go behind the op and its line.
 struct OnnxRefusal {
     std::string why;
 };
@@ -34,19 +34,19 @@ struct OnnxRefusal {
 namespace detail {
 /// Throws OnnxRefusal: "it has 1 of the dimensions, operands or numbers of which it needs number 2".
 [[noreturn]] void refuse_element(std::int64_t i, std::size_t size);
-/// Throws OnnxRefusal where nothing has so many elements.
+/// Throws OnnxRefusal if no list can have so many elements.
 std::size_t onnx_count(std::int64_t count);
 }  // namespace detail
 
-/// A list that refuses to give what it has not: graphs may come from anywhere, and say that a matrix is a vector. All lists of forms are
-/// of this type, so that no form has to look itself.
+/// A list that refuses to return an element that it does not have: graphs may come from anywhere, and say that a matrix is a vector. All lists
+/// of forms have this type, so that no form has to check itself.
 template <class T>
 class OnnxList {
  public:
     OnnxList() = default;
     OnnxList(std::initializer_list<T> list) : list_(list) {}
     OnnxList(std::vector<T> list) : list_(std::move(list)) {}  // NOLINT: implicit by design
-    /// `count` times this.
+    /// Makes a list of `count` times this value.
     static OnnxList of(std::int64_t count, const T& value) { return OnnxList(std::vector<T>(detail::onnx_count(count), value)); }
 
     std::size_t size() const noexcept { return list_.size(); }
@@ -54,10 +54,10 @@ class OnnxList {
     bool empty() const noexcept { return list_.empty(); }
     const T& operator[](std::int64_t i) const { return list_[checked(i)]; }
     T& operator[](std::int64_t i) { return list_[checked(i)]; }
-    /// Element -n: the n-th of those at the end.
+    /// Returns element -n: the n-th from the end.
     const T& last(std::int64_t n = 1) const { return (*this)[count() - n]; }
     T& last(std::int64_t n = 1) { return (*this)[count() - n]; }
-    /// The first n elements, all but the last n, those after the first n.
+    /// Return the first n elements, all but the last n, and those after the first n.
     OnnxList first(std::int64_t n) const {
         if (n < 0 || n > count()) detail::refuse_element(n, list_.size());
         return std::vector<T>(list_.begin(), list_.begin() + n);
@@ -95,7 +95,7 @@ using OnnxInts = OnnxList<std::int64_t>;
 using OnnxSizes = OnnxList<SymInt>;
 using OnnxDTypes = OnnxList<DType>;
 
-/// A value of the ONNX graph that is being written: its name and dtype; or a number, which takes the dtype of what it meets.
+/// A value of the ONNX graph that is being written: its name and dtype; or a number, which takes the dtype of its other operand.
 class OnnxValue {
  public:
     /// An optional operand that is left out.
@@ -112,7 +112,7 @@ class OnnxValue {
     Scalar number() const noexcept { return number_; }
     const std::string& name() const noexcept { return name_; }
     DType dtype() const noexcept { return dtype_; }
-    /// Null: a plain number.
+    /// Null for a plain number.
     OnnxBuilder* builder() const noexcept { return builder_; }
 
  private:
@@ -153,7 +153,7 @@ struct OnnxAttribute {
 };
 using OnnxAttributes = std::vector<OnnxAttribute>;
 
-/// How many elements a tensor of this shape has.
+/// Returns the number of elements of a tensor of this shape.
 SymInt numel(const OnnxSizes& shape);
 
 /// Makes the nodes of an ONNX graph.
@@ -162,28 +162,28 @@ class OnnxBuilder {
     virtual ~OnnxBuilder() = default;
 
     virtual int opset() const noexcept = 0;
-    /// Of a choice between numbers.
+    /// The dtype of a choice between numbers.
     DType number_dtype = DType::float32;
-    /// What the name of the next node begins with; null: with its operator.
+    /// The beginning of the next node's name; null: the operator's name.
     const char* next_name = nullptr;
-    /// A node; the dtypes are those of its results. Operands that are numbers are to have been given a dtype.
+    /// Adds a node; the dtypes are those of its results. Operands that are numbers must have been given a dtype.
     virtual OnnxValues add(const char* op, const OnnxValues& inputs, const OnnxAttributes& attributes, const OnnxDTypes& dtypes) = 0;
-    /// A constant.
+    /// Adds a constant.
     virtual OnnxValue constant(const Tensor& data) = 0;
-    /// What is being written has shapes that depend on data: the model does not state them.
+    /// Says that shapes in the part being written depend on data: the model does not state them.
     virtual void note_data_dependent() = 0;
-    /// A size as an int64 tensor of shape (1,), computed from the shapes of the graph's inputs where it depends on named dimensions.
+    /// Returns a size as an int64 tensor of shape (1,), computed from the shapes of the graph's inputs if it depends on named dimensions.
     virtual OnnxValue size(const SymInt& size) = 0;
 
-    // Subgraphs: nodes that are made from begin_graph() to end_graph() are in them; values from outside can be used by their names.
+    // Subgraphs: nodes made between begin_graph() and end_graph() are in them; they can use values from outside by their names.
     virtual void begin_graph() = 0;
-    /// An input of the subgraph. shape: null where it is not known. given: what it is given first, or is a slice of: where the shape of
-    /// that depends on data, so does this one's.
+    /// Adds an input of the subgraph. shape: null if it is not known. given: its first value, or a value that it is a slice of: if the shape
+    /// of that depends on data, so does this one's.
     virtual OnnxValue graph_input(DType dtype, const std::vector<SymInt>* shape, const OnnxValue& given) = 0;
     OnnxValue graph_input(DType dtype, const std::vector<SymInt>* shape) { return graph_input(dtype, shape, {}); }
-    /// Gives its number for OnnxAttribute::graph.
+    /// Returns its number for OnnxAttribute::graph.
     virtual int end_graph(const OnnxValues& outputs) = 0;
-    /// The nodes of a graph whose inputs are these; gives its outputs.
+    /// Writes the nodes of a graph whose inputs are these; returns its outputs.
     virtual OnnxValues write(const Graph& graph, const OnnxValues& inputs) = 0;
 };
 
@@ -200,7 +200,7 @@ class OnnxCall {
     // --- Operands and results ---------------------------------------------------------------------------------------------------
 
     int count() const noexcept { return inputs_.count(); }
-    /// Refused where there is none.
+    /// Refuses if there is none.
     const OnnxValue& operator[](std::int64_t i) const;
     DType dtype(std::int64_t i = 0) const { return input(i).dtype; }
     const OnnxSizes& shape(std::int64_t i = 0) const { return input(i).shape; }
@@ -208,28 +208,28 @@ class OnnxCall {
     int result_count() const noexcept { return results_.count(); }
     DType result_dtype(std::int64_t i = 0) const { return results_[i].dtype; }
     const OnnxSizes& result_shape(std::int64_t i = 0) const { return results_[i].shape; }
-    /// Operands i and later.
+    /// Returns operands i and later.
     OnnxValues from(std::int64_t i) const { return inputs_.after(i); }
-    /// An operand in the dtype of the result; a number too.
+    /// Returns an operand in the dtype of the result; a number too.
     OnnxValue as_result(std::int64_t i) const { return cast((*this)[i], result_dtype()); }
 
     // --- Attributes: as the op's form names them --------------------------------------------------------------------------------
 
-    /// Refused where it depends on named dimensions.
+    /// Refuses one that depends on named dimensions.
     std::int64_t integer(const char* name) const;
-    /// That is about as small as a number of dimensions or operands; others are refused.
+    /// Returns one about as small as a number of dimensions or operands; refuses others.
     int small(const char* name) const;
-    /// Of 32 bits, so that products fit into 64; others are refused.
+    /// Returns one of 32 bits, so that products fit into 64; refuses others.
     std::int64_t moderate(const char* name) const;
-    /// Such numbers.
+    /// Returns such numbers.
     OnnxInts integers(const char* name) const;
     double real(const char* name) const;
     bool flag(const char* name) const;
     DType dtype_named(const char* name) const;
     std::string choice(const char* name) const;
-    /// A number of any kind.
+    /// Returns a number of any kind.
     Scalar number(const char* name) const;
-    /// The same as a 0-d tensor of this dtype; it may depend on named dimensions.
+    /// Returns it as a 0-d tensor of this dtype; it may depend on named dimensions.
     OnnxValue number_as(const char* name, DType dtype) const;
     SymInt size(const char* name) const;
     OnnxSizes sizes(const char* name) const;
@@ -239,17 +239,17 @@ class OnnxCall {
 
     OnnxBuilder& builder() const noexcept { return builder_; }
     int opset() const noexcept { return builder_.opset(); }
-    /// One result, of the dtype of the first operand, or of this one.
+    /// Makes one result, of the dtype of the first operand, or of this one.
     OnnxValue node(const char* op, const OnnxValues& inputs, const OnnxAttributes& attributes = {}) const;
     OnnxValue node(const char* op, DType dtype, const OnnxValues& inputs, const OnnxAttributes& attributes = {}) const;
     OnnxValues nodes(const char* op, const OnnxDTypes& dtypes, const OnnxValues& inputs, const OnnxAttributes& attributes = {}) const;
-    /// A number as a 0-d tensor.
+    /// Makes a number a 0-d tensor.
     OnnxValue scalar(Scalar number, DType dtype) const;
     OnnxValue constant(const Tensor& data) const { return builder_.constant(data); }
-    /// int64, 1-d.
+    /// Makes an int64 tensor, 1-d.
     OnnxValue ints(const OnnxInts& numbers) const;
     OnnxValue sizes(const OnnxSizes& sizes) const;
-    /// A size as an int64 tensor of shape (1,), or 0-d, or as a 0-d tensor of a dtype.
+    /// Returns a size as an int64 tensor of shape (1,), or 0-d, or as a 0-d tensor of a dtype.
     OnnxValue size_1d(const SymInt& size) const { return builder_.size(size); }
     OnnxValue size_0d(const SymInt& size) const;
     OnnxValue size_as(const SymInt& size, DType dtype) const;
@@ -259,34 +259,34 @@ class OnnxCall {
     OnnxValue reshape_to(const OnnxValue& x, const OnnxValue& shape) const;
     OnnxValue expand(const OnnxValue& x, const OnnxSizes& shape) const;
     OnnxValue permute(const OnnxValue& x, const OnnxInts& dims) const;
-    /// The last two dimensions of a value of this rank.
+    /// Transposes the last two dimensions of a value of this rank.
     OnnxValue matrix_transpose(const OnnxValue& x, int rank) const;
     OnnxValue unsqueeze(const OnnxValue& x, const OnnxInts& dims) const;
     OnnxValue squeeze(const OnnxValue& x, const OnnxInts& dims) const;
-    /// Start, end and step as Python's; kEnd: to the end.
+    /// Takes start, end and step as Python's; kEnd: to the end.
     static constexpr std::int64_t kEnd = INT64_MAX;
     OnnxValue slice(const OnnxValue& x, int dim, const SymInt& start, const SymInt& end, std::int64_t step = 1) const;
     OnnxValue gather(const OnnxValue& x, const OnnxValue& indices, int dim) const;
     OnnxValue concat(const OnnxValues& x, int dim) const;
-    /// "ReduceSum", ... over these dimensions.
+    /// Applies "ReduceSum", ... over these dimensions.
     OnnxValue reduce(const char* op, const OnnxValue& x, const OnnxInts& dims, bool keepdim) const;
-    /// The largest or smallest over these dimensions; nan where one is, which runtimes may leave out.
+    /// Returns the largest or smallest over these dimensions; nan if an element is nan, which runtimes may leave out.
     OnnxValue extreme(bool largest, const OnnxValue& x, const OnnxInts& dims, bool keepdim) const;
-    /// The highest or lowest number of a dtype, as a 0-d tensor: infinity of floats.
+    /// Returns the highest or lowest number of a dtype, as a 0-d tensor: infinity for floats.
     OnnxValue end_of(DType dtype, bool highest) const;
     OnnxValue shape_of(const OnnxValue& x) const;
-    /// Over all dimensions.
+    /// Reduces over all dimensions.
     OnnxValue reduce_all(const char* op, const OnnxValue& x, int rank) const;
-    /// 0, 1, ... : int64.
+    /// Returns 0, 1, ... : int64.
     OnnxValue range(const SymInt& count) const;
-    /// A tensor of this shape, of one number.
+    /// Returns a tensor of this shape, filled with one number.
     OnnxValue filled(const OnnxSizes& shape, Scalar number, DType dtype) const;
     OnnxValue where(const OnnxValue& condition, const OnnxValue& a, const OnnxValue& b) const;
 
-    /// For a table of so many elements in the model: negative numbers, and more than 2^26 elements, are refused.
+    /// Checks the room for a table of so many elements in the model: refuses negative numbers, and more than 2^26 elements.
     static void need_room(std::initializer_list<std::int64_t> sizes);
 
-    /// "cannot": what the op has no ONNX for, in this case; the graph is refused with the op's line and these words.
+    /// "cannot": why ONNX has no form for the op in this case; the graph is refused with the op's line and these words.
     [[noreturn]] void refuse(const std::string& why) const;
 
  private:
@@ -305,7 +305,7 @@ struct OnnxForm {
     OnnxValues (*write)(const OnnxCall& x);
 };
 
-/// How this op is written, or null.
+/// Returns how this op is written, or null.
 const OnnxForm* find_onnx(const char* op);
 
 // --- Values as numbers ------------------------------------------------------------------------------------------------------------
@@ -382,8 +382,8 @@ inline OnnxValues onnx_values(OnnxValues values) { return values; }
 
 }  // namespace tapir
 
-/// Says how an op is written: of x, a call, its result or the list of its results. The line must begin with TAPIR_ONNX(NAME, as that
-/// of TAPIR_OP.
+/// States how an op is written: a function of x, a call, that returns its result or the list of its results. The line must begin with
+/// TAPIR_ONNX(NAME, as that of TAPIR_OP.
 #ifdef TAPIR_RUNTIME
 #define TAPIR_ONNX(op, ...) static_assert(true)
 #else

@@ -1,4 +1,4 @@
-// Sharing a loop out to threads.
+// Shares loops out to threads.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ void parallel_for(std::int64_t n, std::int64_t grain, const Body& body) {
     if (n > 0) body(std::int64_t{0}, n);
 }
 
-/// OpenMP's thread count of this thread, which is what oneDNN goes by, while it lives; for primitives when they are made, too.
+/// While it lives, sets OpenMP's thread count of this thread, which oneDNN obeys; needed while primitives are made, too.
 class OpenMPThreadsScope {
  public:
 #ifdef _OPENMP

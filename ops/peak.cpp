@@ -1,4 +1,4 @@
-// Measuring what this machine can do.
+// Measures what this machine can do.
 #include <algorithm>
 #include <chrono>
 #include <initializer_list>
@@ -16,7 +16,7 @@
 namespace tapir::detail {
 namespace {
 
-// The shortest of many runs, over a time that is long to what else may run on the machine.
+// Returns the time of the shortest of many runs, over a period that is long compared to other work on the machine.
 template <class Work>
 double fastest(const Work& work) {
     constexpr double long_enough = 0.3;  // seconds
@@ -39,7 +39,7 @@ Peak measure_here() {
     Tensor target = empty({many}, here);
     Peak result;
     result.flops = 2.0 * n * n * n / fastest([&] { matmul(a, a); });
-    // On a machine that does other things the threads wait for each other. This product is too small to be shared.
+    // On a busy machine the threads wait for each other. This product is too small to be shared.
     constexpr std::int64_t small = 128;
     const Tensor b = full({small, small}, 0.5, here);
     const double of_one = 2.0 * small * small * small / fastest([&] { matmul(b, b); });
@@ -49,7 +49,7 @@ Peak measure_here() {
     return result;
 }
 
-// Larger and larger work, until it takes long enough, by events; the first run of each size only makes plans and memory.
+// Increases the work until it takes long enough, by events; the first run of each size only makes plans and memory.
 template <class Make>
 double best_rate_on(Device device, std::initializer_list<std::int64_t> sizes, const Make& make) {
     constexpr double long_enough = 3e-3;

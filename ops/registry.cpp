@@ -1,5 +1,5 @@
-// The table of all ops: the rows of elementwise.def, and what TAPIR_OP declares in the other files (op_list.inc is made
-// from those lines by the build).
+// The table of all ops: the rows of elementwise.def, and the TAPIR_OP declarations of the other files (the build makes op_list.inc
+// from those lines).
 #include <algorithm>
 #include <cstring>
 #include <string_view>
@@ -53,7 +53,7 @@ const Forms& all_forms() {
     return *forms;
 }
 
-// How many letters have to be put in, left out, changed, or swapped with their neighbours.
+// Counts the letters to insert, remove, change, or swap with their neighbours.
 std::size_t distance(std::string_view a, std::string_view b) {
     std::vector<std::size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
     for (std::size_t j = 0; j <= b.size(); ++j) last[j] = j;
@@ -83,7 +83,7 @@ std::string detail::no_op(std::string_view op) {
             "and those of margins",
             op);
     std::string_view nearest;
-    std::size_t least = std::min<std::size_t>(op.size() / 3, 3) + 1;  // more differ by chance
+    std::size_t least = std::min<std::size_t>(op.size() / 3, 3) + 1;  // names that differ more are alike by chance
     for (const auto& [name, form] : all_forms()) {
         if (op.size() > 64) break;
         const std::size_t differs = distance(op, name);

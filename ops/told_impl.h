@@ -1,4 +1,4 @@
-// For ops that no gradient flows through: telling watchers of any number of operands and results.
+// For ops without gradients: tells watchers of any number of operands and results.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace tapir {
 
-/// Tells watchers that `op` has run, and that it was called so. What record() does for one result.
+/// Tells watchers that `op` has run, and how it was called. record() does this for one result.
 template <class Call>
 void tell_of(const OpInfo& op, const Loc& loc, const std::vector<Tensor>& operands, const std::vector<Tensor>& results, const Call& call) {
     if (!detail::is_watched()) return;

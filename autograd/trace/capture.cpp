@@ -1,12 +1,12 @@
-// Runs of a graph on a CUDA device as CUDA Graphs.
+// Runs graphs on a CUDA device as CUDA Graphs.
 //
-// From the second run with the same sizes on, the steps that CUDA can capture are not done one by one: stretches of them were captured
-// once, and a stretch is launched as one. Their results lie in a pool that belongs to the frame, laid out as they were needed when they were
-// captured. Each run copies the inputs into places there, since what was captured reads the same addresses each time; parameters are
-// read where they are. Results are given away as copies.
+// From the second run with the same sizes on, steps that CUDA can capture are not run one by one: stretches of them are captured
+// once, and each stretch is launched as one. Their results lie in a pool that belongs to the frame, laid out as during the
+// capture. Each run copies the inputs into places there, since captured work reads the same addresses each time; parameters are
+// read in place. Results are returned as copies.
 //
-// What cannot be captured runs between the stretches as ever: what draws random numbers, reads values, has sizes that depend on data or
-// graphs inside, is on other devices, and what is found out only when it is tried (CannotCapture). Updates are written after all.
+// Steps that cannot be captured run between the stretches as usual: those that draw random numbers, read values, have sizes that depend on
+// data or graphs inside, run on other devices, or turn out not to be capturable when tried (CannotCapture). Updates are written after all.
 #include "tapir/autograd/trace/run/frame_impl.h"
 
 #ifdef TAPIR_WITH_CUDA
@@ -28,17 +28,17 @@ struct Plan::Captured {
         std::shared_ptr<device_api::CapturedWork> work;
     };
     Device device;
-    std::vector<bool> can;  // by step: nothing is known that speaks against it
+    std::vector<bool> can;  // by step: nothing is known that prevents a capture
     std::shared_ptr<device_api::CapturePool> pool;
-    // For what is written between stretches: where these lie nothing else ever does, as they may be written long before they are read.
+    // Memory for results written between stretches. Nothing else ever lies there, since they may be written long before they are read.
     std::shared_ptr<device_api::CapturePool> place_pool;
     std::vector<Stretch> stretches;
-    std::vector<Tensor> places;                             // of slots that are made elsewhere and read by captured steps
-    std::vector<std::pair<int, int>> inputs;                // the graph's inputs that are copied there: which, and the slot
+    std::vector<Tensor> places;                             // for slots that are made elsewhere and read by captured steps
+    std::vector<std::pair<int, int>> inputs;                // the graph's inputs that are copied there: index, and the slot
     std::vector<std::pair<int, Tensor>> kept;               // captured results that others read
-    std::vector<std::pair<Tensor, const std::byte*>> held;  // parameters and constants, and where they were
+    std::vector<std::pair<Tensor, const std::byte*>> held;  // parameters and constants, with their addresses
     void* stream = nullptr;                                 // of the last run
-    MatmulPrecision precision{};                            // what the program had set when they were captured
+    MatmulPrecision precision{};                            // the program's setting during the capture
     bool is_deterministic = false;
     bool is_ready = false, is_off = false;
     int failures = 0;
@@ -66,7 +66,7 @@ constexpr int kMostFailures = 2;
 
 }  // namespace
 
-// Whether all that the step reads and makes is on the device, and it does the same each time.
+// True if all tensors of the step are on the device, and it does the same each time.
 bool Plan::can_capture(const Frame& frame, std::size_t step, Device device) const {
     const Graph::Node& node = *steps_[step].node;
     const OpForm& form = node.form();
@@ -84,7 +84,7 @@ bool Plan::can_capture(const Frame& frame, std::size_t step, Device device) cons
         }
         const auto held = std::find_if(held_.begin(), held_.end(), [&](const auto& one) { return one.first == slot; });
         if (held != held_.end()) {
-            // The CPU's constants stay what they are; its parameters may be written to.
+            // The CPU's constants cannot change; its parameters may be written to.
             const Tensor& x = held->second->data;
             if (!x.defined() || (x.device() != device && held->second->kind != Graph::Kind::constant)) return false;
             continue;
@@ -100,7 +100,7 @@ void Plan::plan_capture(Frame& frame) const {
     Device device;
     for (const Geometry& seen : frame.seen) {
         if (!seen.is_defined || seen.device.type != DeviceType::cuda) continue;
-        if (device != cpu && device != seen.device) return;  // several
+        if (device != cpu && device != seen.device) return;  // more than one device
         device = seen.device;
     }
     if (device == cpu) return;
@@ -110,7 +110,7 @@ void Plan::plan_capture(Frame& frame) const {
     if (std::find(captured->can.begin(), captured->can.end(), true) != captured->can.end()) frame.captured = std::move(captured);
 }
 
-// One stretch. False: it came to nothing, and `reached` is the step that cannot be captured, or the end.
+// Captures one stretch. Returns false if that fails; `reached` is the step that cannot be captured, or the end.
 bool Plan::capture_steps(Frame& frame, std::size_t begin, std::size_t end, std::size_t& reached, const Loc& loc) const {
     Captured& captured = *frame.captured;
     std::vector<bool> is_own(at(slot_count_), false);
@@ -118,7 +118,7 @@ bool Plan::capture_steps(Frame& frame, std::size_t begin, std::size_t end, std::
         const Step& step = steps_[at(frame.order[i])];
         for (std::size_t k = 0; k < step.node->results.size(); ++k) f(step.first_result + static_cast<int>(k));
     };
-    // What comes from outside lies in places of its own.
+    // Tensors from outside get places of their own.
     for (std::size_t i = begin; i < end; ++i) each_result(i, [&](int slot) { is_own[at(slot)] = true; });
     for (std::size_t i = begin; i < end; ++i) {
         for (const int slot : steps_[at(frame.order[i])].inputs) {
@@ -155,7 +155,7 @@ bool Plan::capture_steps(Frame& frame, std::size_t begin, std::size_t end, std::
     return false;
 }
 
-// False: there is nothing that can be captured, and all is as before.
+// Returns false if nothing can be captured; the frame is as before then.
 bool Plan::capture(Frame& frame, const Tensor* const* given, const Loc& loc) const {
     Captured& captured = *frame.captured;
     captured.clear();
@@ -215,7 +215,7 @@ bool Plan::capture(Frame& frame, const Tensor* const* given, const Loc& loc) con
         forget(true);
         throw;
     }
-    // A result that shows an input is to show the input that is given.
+    // A result that shares an input's memory must share that of the input given now.
     bool is_good = !captured.stretches.empty();
     for (const int slot : result_slots_) {
         const Tensor& y = frame.slots[at(slot)];
@@ -236,7 +236,7 @@ bool Plan::capture(Frame& frame, const Tensor* const* given, const Loc& loc) con
     return captured.is_ready = true;
 }
 
-// A step that is not captured. False: it made something of another shape than the first run.
+// Runs a step that is not captured. Returns false if a result has another shape than in the first run.
 bool Plan::run_between(Frame& frame, std::size_t i, const Loc& loc) const {
     Captured& captured = *frame.captured;
     Call& call = frame.calls[at(frame.order[i])];
@@ -251,7 +251,7 @@ bool Plan::run_between(Frame& frame, std::size_t i, const Loc& loc) const {
     for (std::size_t k = 0; k < call.step->node->results.size(); ++k) {
         Tensor& y = call.results[k];
         if (!y.defined()) continue;
-        if (is_captured(y)) y = y.clone();  // a view of what may be overwritten
+        if (is_captured(y)) y = y.clone();  // a view of memory that may be overwritten
         Tensor& place = captured.places[at(call.step->first_result + static_cast<int>(k))];
         if (is_as_seen && place.defined()) place.copy_(y, loc);
     }
@@ -260,7 +260,7 @@ bool Plan::run_between(Frame& frame, std::size_t i, const Loc& loc) const {
     return is_as_seen;
 }
 
-// False: nothing was done, and the steps are to be run one by one.
+// Returns false if nothing was done; the steps must be run one by one then.
 bool Plan::run_captured(Frame& frame, const Tensor* const* given, const Loc& loc) const {
     Captured& captured = *frame.captured;
     if (captured.is_off || thread.observed.here || watching_ops > 0 || watching_memory > 0) return false;
@@ -268,17 +268,17 @@ bool Plan::run_captured(Frame& frame, const Tensor* const* given, const Loc& loc
     for (std::size_t i = 0; captured.is_ready && i < held_.size(); ++i) {
         const Tensor& now = held_[i].second->data;
         const auto& [then, place] = captured.held[i];
-        if (now.impl() != then.impl() || (now.defined() && now.impl()->data != place)) captured.clear();  // others took their places
+        if (now.impl() != then.impl() || (now.defined() && now.impl()->data != place)) captured.clear();  // their tensors were replaced
     }
     device_api::select(captured.device);
     if (!captured.is_ready) {
-        if (frame.ran_on != &thread) return false;  // libraries make for a thread what a capture does not allow
+        if (frame.ran_on != &thread) return false;  // libraries allocate for a new thread, which a capture does not allow
         try {
             if (!capture(frame, given, loc)) {
                 captured.is_off = true;
                 return false;
             }
-        } catch (const Error&) {  // memory, or what CUDA says: without a capture there may be none
+        } catch (const Error&) {  // out of memory, or an error of CUDA: it may work without a capture
             captured.is_off = ++captured.failures >= kMostFailures;
             return false;
         }
@@ -304,7 +304,7 @@ bool Plan::run_captured(Frame& frame, const Tensor* const* given, const Loc& loc
             ++stretch;
             continue;
         }
-        // Once the sizes are others, what was captured is not for them.
+        // If the sizes differ, the captured work does not apply.
         is_as_seen = run_between(frame, i, loc) && is_as_seen;
         captured.is_off = !is_as_seen;
         ++i;

@@ -1,7 +1,7 @@
-// Comparing a graph with its program, op by op.
+// Compares a graph with its program, op by op.
 //
-// The program runs under a tracer of its own, so that there are two graphs, which are alike where it went the same way; of the
-// program's ops the results are kept. Then the first graph runs, node by node.
+// The program runs under a tracer of its own. This gives a second graph, equal to the first where the program took the same branches;
+// the results of the program's ops are kept. Then the first graph runs, node by node.
 #include "tapir/autograd/trace/check_trace.h"
 
 #include <algorithm>
@@ -36,18 +36,18 @@ namespace {
 
 using Values = std::unordered_map<const Graph::Value*, Tensor>;
 
-// What the program did with these inputs.
+// A run of the program on these inputs.
 struct Ran {
     Graph graph;
-    Values values;  // what its ops gave, and what it began with
+    Values values;  // the results of its ops, and the values that it began with
     std::vector<Tensor> outputs;
     struct Read {
-        std::size_t node;  // before this one
+        std::size_t node;  // the read happened before this node
         std::string what;
         Loc loc;
     };
     std::vector<Read> reads;
-    bool keeps_values = true;  // else only what it began with, and the outputs
+    bool keeps_values = true;  // else only the initial values, and the outputs
 };
 
 class CheckTracer : public Tracer {
@@ -56,7 +56,7 @@ class CheckTracer : public Tracer {
 
     void end(const RecordArgs& op) override {
         Tracer::end(op);
-        if (is_tracing_part() || !ran_.keeps_values) return;  // of a branch or a loop, which is told itself, too
+        if (is_tracing_part() || !ran_.keeps_values) return;  // for an op in a branch or a loop: the branch or loop itself is reported, too
         const PauseRecording pause;
         for (int k = 0; k < op.output_count; ++k) {
             const Tensor y = handle_of(op.outputs[k]);
@@ -73,7 +73,7 @@ class CheckTracer : public Tracer {
     Ran& ran_;
 };
 
-// Puts back what a program has written and drawn.
+// Undoes what a program has written and drawn.
 class Undo {
  public:
     explicit Undo(Tracer& tracer) : tracer_(tracer) {}
@@ -81,9 +81,9 @@ class Undo {
         const PauseRecording pause;
         for (auto& [tensor, copy] : tracer_.take_backups()) tensor.copy_(copy);
         for (const KeptGradient& kept : tracer_.take_gradients()) kept.put_back();
-        if (drew_ || tracer_.drew()) default_generator().set_state(before_);  // else others may have drawn: it is all threads'
+        if (drew_ || tracer_.drew()) default_generator().set_state(before_);  // otherwise others may have drawn: all threads share it
     }
-    /// Before the tracer gives its graph away, which tells whether the program drew.
+    /// Call before the tracer gives its graph away: it tells whether the program drew.
     void note() { drew_ = tracer_.drew(); }
     Undo(const Undo&) = delete;
     Undo& operator=(const Undo&) = delete;
@@ -118,7 +118,7 @@ Ran run_program(const Graph& graph, const TracedFunction& fn, const std::vector<
     }
     undo.note();
     ran.graph = tracer.finish();
-    // What it began with: what it wrote to these is undone.
+    // The initial values. Writes to these are undone.
     for (std::size_t i = 0; i < inputs.size(); ++i) ran.values[ran.graph.inputs()[i]] = inputs[i];
     for (const auto* list : {&ran.graph.parameters(), &ran.graph.constants()}) {
         for (const Graph::Value* value : *list) ran.values[value] = value->data;
@@ -129,10 +129,10 @@ Ran run_program(const Graph& graph, const TracedFunction& fn, const std::vector<
 std::string type_of(const Tensor& x) { return fmt::format("{} {}", x.dtype(), x.shape()); }
 
 struct Tolerances : CheckTraceOptions {
-    double of_largest = 0;  // beside rtol: of the largest element. Gradients that are small beside what they were summed of are rounded much.
+    double of_largest = 0;  // relative to the largest element, beside rtol: gradients that are small beside the terms of their sums are inexact
 };
 
-// How the graph's tensor differs from the program's; empty: it does not.
+// The difference between the graph's tensor and the program's; empty if there is none.
 std::string difference(const Tensor& graph, const Tensor& program, Tolerances options) {
     if (graph.dtype() != program.dtype() || graph.shape() != program.shape()) {
         return fmt::format("{} in the graph, {} in the program", type_of(graph), type_of(program));
@@ -146,7 +146,7 @@ std::string difference(const Tensor& graph, const Tensor& program, Tolerances op
         options.atol += options.of_largest * largest;
     }
     if (allclose(a, b, options.rtol, options.atol, /*equal_nan=*/true)) return {};
-    // The element that is off by most.
+    // The element that differs most.
     const auto element = [](const Tensor& x, std::int64_t i) {
         return load_double(x.dtype(), x.impl()->data + static_cast<std::size_t>(i) * itemsize(x.dtype()));
     };
@@ -214,7 +214,7 @@ class Comparison {
         return std::move(result_);
     }
 
-    /// Whether the values that the graph was traced for are those of this run.
+    /// True if this run has the values that the graph was traced for.
     bool guards_hold() const {
         return std::all_of(graph_.guards().begin(), graph_.guards().end(),
                            [&](const Graph::Guard& guard) { return same_elements(values_.at(guard.value), guard.expected); });
@@ -235,12 +235,12 @@ class Comparison {
         return last ? fmt::format("; before, the program read a value with {}() at {}", last->what, file_and_line(last->loc)) : "";
     }
 
-    // Numbers that are computed from named dimensions: in the program they are operands.
+    // Skips numbers that are computed from named dimensions: in the program they are plain operands.
     void skip_numbers() {
         for (; at_ < graph_.nodes().size() && graph_.nodes()[at_]->is(number_form); ++at_) compute(*graph_.nodes()[at_]);
     }
 
-    // Copies that only one of the two makes: x.contiguous() copies or not as the sizes are.
+    // Skips copies that only one of the two makes: x.contiguous() copies or not, depending on sizes.
     void skip_copies() {
         const auto is_copy = [](const Graph& graph, std::size_t at) { return at < graph.nodes().size() && graph.nodes()[at]->is(clone_form); };
         while (is_copy(graph_, at_) != is_copy(program_.graph, theirs_)) {
@@ -256,7 +256,7 @@ class Comparison {
         return std::find(graph.inputs().begin(), graph.inputs().end(), input) - graph.inputs().begin();
     }
 
-    // Whether the program calls the same op next, of the same operands; those that ops gave were compared before.
+    // True if the program calls the same op next, with the same operands; results of ops were compared before.
     bool compare_calls(const Graph::Node& mine, const Graph::Node& its) {
         if (mine.op() != its.op() || mine.inputs.size() != its.inputs.size() || mine.results.size() != its.results.size()) {
             const bool same_op = mine.op() == its.op();
@@ -315,7 +315,7 @@ class Comparison {
     bool compare_results(const Graph::Node& mine, const Graph::Node& its) {
         for (std::size_t k = 0; k < mine.results.size(); ++k) {
             const auto known = program_.values.find(its.results[k]);
-            if (known == program_.values.end()) continue;  // a view that was made anew
+            if (known == program_.values.end()) continue;  // a view that was made again
             const bool is_unset = mine.op().substr(0, 5) == "empty";
             const Tensor& graphs = values_.at(mine.results[k]);
             if (is_unset && type_of(graphs) == type_of(known->second)) {
@@ -331,13 +331,13 @@ class Comparison {
         return true;
     }
 
-    // Of branches and bodies: whether an op within them differs when they run first, and which.
+    // For branches and bodies: true if an op within them differs in their first run; reports that op.
     bool parts_differ(const Graph::Node& mine, const Graph::Node& its) {
         const auto calls = [](const Graph::Node& node, const Attributes& attributes, const Values& values) {
             std::vector<const Tensor*> operands;
             for (const Graph::Value* input : node.inputs) {
                 const auto known = values.find(input);
-                if (known == values.end()) return std::vector<PartCall>();  // a view that was made anew
+                if (known == values.end()) return std::vector<PartCall>();  // a view that was made again
                 operands.push_back(&known->second);
             }
             return first_parts(attributes, operands);
@@ -355,7 +355,7 @@ class Comparison {
     }
 
     Ran run_part(const PartCall& call) const {
-        const KeptGenerator generator;  // the graph's draws the same numbers
+        const KeptGenerator generator;  // so that the graph draws the same numbers
         Ran ran;
         ran.graph = *call.graph;
         Comparison all(ran.graph, ran, call.inputs, options_, loc_);
@@ -381,7 +381,7 @@ class Comparison {
         return true;
     }
 
-    // Of results that only nodes use: the last one that does, or their own.
+    // The last node that uses each result, or its maker, for results that only nodes use.
     std::unordered_map<const Graph::Value*, const Graph::Node*> last_uses() const {
         std::unordered_map<const Graph::Value*, const Graph::Node*> last;
         for (const auto& node : graph_.nodes()) {
@@ -420,8 +420,8 @@ class Comparison {
         return true;
     }
 
-    // Of the ops that both have, the first that differs: op, line and how many of these came before tell which belong together,
-    // where there are as many.
+    // Finds the first op of both that differs. Ops are matched by name, line, and number among their likes on the line,
+    // if both graphs have as many of these.
     void compare_by_line() {
         const std::string ends = result_.message;
         std::map<std::string, std::vector<const Graph::Node*>> places;
@@ -446,7 +446,7 @@ class Comparison {
     const Loc& loc_;
     DimSizes sizes_;
     Values values_;
-    std::size_t at_ = 0, theirs_ = 0;  // the next nodes of the two
+    std::size_t at_ = 0, theirs_ = 0;  // the next nodes to compare
     CheckTraceResult result_;
 };
 
@@ -461,7 +461,7 @@ CheckTraceResult check_trace(const Graph& graph, const TracedFunction& fn, const
     for (std::size_t i = 0; i < inputs.size(); ++i) {
         if (!inputs[i].defined()) fail<ValueError>(loc, "check_trace: the input {} is undefined", graph.inputs()[i]->name);
     }
-    sizes_of_inputs(graph, inputs.data(), loc);  // throws what the graph throws
+    sizes_of_inputs(graph, inputs.data(), loc);  // throws the same errors as the graph
     const Tolerances tolerances{options};
     const auto compare = [&](bool scans) {
         const SequenceLoopsScope sequences(scans);
@@ -470,7 +470,7 @@ CheckTraceResult check_trace(const Graph& graph, const TracedFunction& fn, const
     };
     const bool has_scans = std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const auto& node) { return node->is(scan_form); });
     auto [result, has_sequences] = compare(has_scans);
-    if (!result.ok && has_scans && has_sequences) {  // the scans may be others
+    if (!result.ok && has_scans && has_sequences) {  // the scans may be the cause
         const CheckTraceResult step_by_step = compare(false).first;
         if (step_by_step.ok) result = step_by_step;
     }
@@ -496,7 +496,7 @@ std::string difference_from_program(const Graph& graph, const TracedFunction& fn
     try {
         Comparison comparison(graph, *program, inputs, options, loc);
         const CheckTraceResult result = comparison.run();
-        if ((result.ok && how.empty()) || !comparison.guards_hold()) return {};  // inputs for which the graph does not hold tell nothing
+        if ((result.ok && how.empty()) || !comparison.guards_hold()) return {};  // inputs outside of the guards tell nothing
         return result.ok ? how : result.message;
     } catch (const OutOfMemory&) {
         throw;

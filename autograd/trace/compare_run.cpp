@@ -1,7 +1,7 @@
-// Whether a run of a program, for some sizes of its dimensions, did what the graph of the program says for these.
+// Checks that a run of a program, for some sizes of its dimensions, matches the program's graph.
 //
-// The values that both compute tell little: an example of zeros, rows that are alike or a weight that is still 0 hide what was chosen by a
-// wrong index. So each op is compared with its call in the run: what it is called with, and which numbers, constants and parameters it is given.
+// Comparing computed values tells little: an example of zeros, equal rows or a weight that is still 0 hide wrong indices. So each op is
+// compared with its call in the run: its arguments, and the numbers, constants and parameters among its operands.
 #include "tapir/autograd/trace/compare_run_impl.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 namespace tapir::detail {
 namespace {
 
-// Of what is rounded once or twice.
+// The tolerance for a number that was rounded once or twice.
 double tolerance_of(DType dtype) { return dtype == float64 ? 1e-13 : dtype == float32 ? 1e-6 : 0.02; }
 
 class RunComparison {
@@ -48,8 +48,8 @@ class RunComparison {
     }
 
  private:
-    // Without copies, which the program makes or not as the sizes are, without the numbers that the graph computes from sizes, and without
-    // what only gradients look at.
+    // Leaves out copies, which the program makes or not, depending on sizes, numbers that the graph computes from sizes, and nodes that only
+    // gradients need.
     static std::vector<const Graph::Node*> calls_of(const Graph& graph) {
         std::vector<const Graph::Node*> calls;
         for (const auto& node : graph.nodes()) {
@@ -63,7 +63,7 @@ class RunComparison {
         return *value;
     }
 
-    // Of results without elements it does not matter how they are made.
+    // True for a result without elements: it does not matter how it is made.
     bool gives_nothing(const Graph::Node& node) const {
         const auto is_zero = [this](const SymInt& size) { return size.with(sizes_, loc_) == SymInt(0); };
         return node.results.size() == 1 && std::any_of(node.results[0]->shape.begin(), node.results[0]->shape.end(), is_zero);
@@ -93,7 +93,7 @@ class RunComparison {
 
     static std::string shown(const Tensor& x) { return x.numel() == 1 ? x.reshape({}).str() : "a tensor of shape " + x.shape().str(); }
 
-    // What a node `number` gives; nothing: its sizes depend on data.
+    // The value of a node `number`; nullopt if its sizes depend on data.
     std::optional<double> value_of(const Graph::Node& number) const {
         const Attributes attributes = number.attributes().with(sizes_, loc_, /*partly=*/true);
         const auto size = std::get<SymInt>(attributes.get("value"));
@@ -124,7 +124,7 @@ class RunComparison {
         }
         return {};
     }
-    // is_view: -1 may stand for what is left.
+    // is_view: -1 may stand for the remaining size.
     static bool is_same(const Attribute& mine, const Attribute& its, bool is_view) {
         const auto is_same_size = [](const SymInt& one, const SymInt& other) { return !one.is_number() || !other.is_number() || one == other; };
         const auto *size = std::get_if<SymInt>(&mine), *its_size = std::get_if<SymInt>(&its);
@@ -152,8 +152,8 @@ class RunComparison {
     const Graph& run_;
     const DimSizes& sizes_;
     const Loc& loc_;
-    std::unordered_map<const Graph::Value*, const Graph::Value*> theirs_;  // which result of the run is the same as that of the graph
-    bool has_ones_;                                                        // then ops do without what they do for other sizes
+    std::unordered_map<const Graph::Value*, const Graph::Value*> theirs_;  // the run's value for each value of the graph
+    bool has_ones_;                                                        // then ops may skip work that they do for other sizes
 };
 
 }  // namespace

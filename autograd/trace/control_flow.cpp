@@ -1,4 +1,4 @@
-// cond, while_loop and scan, called at once: what the functions do is recorded. Traced (control_flow_trace.cpp) a call is one op.
+// cond, while_loop and scan, called at once: the ops of the functions are recorded. While traced (control_flow_trace.cpp) a call is one op.
 #include "tapir/autograd/trace/control_flow.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ namespace {
 
 using Tensors = std::vector<Tensor>;
 
-// What somebody else holds, as a tensor that was given or captured, is copied: the results of a traced call are values of their own, too.
+// Copies results that somebody else holds, like operands and captures: the results of a traced call are values of their own, too.
 Tensors owned(Tensors results, const Loc& loc) {
     for (Tensor& t : results) {
         if (t.defined() && !only_owner(t)) t = t.clone(loc);
@@ -44,7 +44,7 @@ Tensor stacked(const Tensors& steps, const Tensor& like, const Loc& loc) {
     return gradient_ops::zeros(shape, like.dtype(), like.device());
 }
 
-// Null: nothing is traced, or not what is called now.
+// Null if nothing is traced, or the current call is not.
 detail::Tracer* active_tracer() { return detail::is_watched() ? detail::Tracer::current() : nullptr; }
 
 }  // namespace
@@ -78,7 +78,7 @@ Tensors run_scan(const TracedFunction& combine, Tensors carry, const Tensors& xs
     };
     std::vector<Tensors> outputs, steps(keep_steps ? carries : 0);
     Tensors like;
-    if (length == 0) {  // what would it give?
+    if (length == 0) {  // no step tells the outputs
         const PauseRecording pause;
         like = step(carry, slice_of_none);
         check_carried("scan", carry, like, loc);

@@ -1,4 +1,4 @@
-// cond, while_loop and scan as nodes of graphs: their parts run as plans (control_flow_run.cpp), or, where somebody records or watches what runs, as
+// cond, while_loop and scan as nodes of graphs. Their parts run as plans (control_flow_run.cpp), or, while recorded or watched, as
 // functions.
 #include "tapir/autograd/trace/control_flow.h"
 #include "tapir/autograd/trace/control_flow_impl.h"
@@ -25,7 +25,7 @@ bool is_true(const char* op, const Tensor& x, const Loc& loc) {
     return x.reshape({}, loc).item<bool>(loc);
 }
 
-// What is carried stays what it is, but for its numbers.
+// Carried tensors may change only their elements.
 void check_carried(const char* op, const std::vector<Tensor>& now, const std::vector<Tensor>& next, const Loc& loc, bool and_no_more) {
     if (next.size() < now.size() || (and_no_more && next.size() > now.size())) {
         fail<ValueError>(loc, "{}: {} tensors are carried, the function gave {}", op, now.size(), next.size());
@@ -64,12 +64,12 @@ Tensors operands_of(const FormCall& x, std::size_t from, std::size_t count) {
     return list;
 }
 
-// What it uses are operands of the node, from that one on.
+// The node's operands from `from` on are the captures.
 detail::PartFunction function_of(const Graph& part, std::size_t operands, const FormCall& x, std::size_t from) {
     return {part, operands_of(x, from, part.inputs().size() - operands), Loc::current()};
 }
 
-// --- Operands: those of the first part, then what each part uses beside ----------------------------------------------------------------
+// --- Operands: those of the first part, then the captures of each part -----------------------------------------------------------------
 
 void check_operands(const char* op, const FormCall& x, std::size_t used_to) {
     if (static_cast<std::size_t>(x.count) != used_to) fail<ValueError>(Loc{}, "{}: {} operands are given, its graphs need {}", op, x.count, used_to);
@@ -135,7 +135,7 @@ Tensors call(const FormCall& x, const ScanAttrs& a) {
     return detail::scan_steps(detail::traced(body), operands_of(x, 0, carries), operands_of(x, carries, xs), a.reverse, a.keep_steps, Loc{});
 }
 
-// The results are where they belong.
+// Stands for results that are in their place already.
 struct Written {};
 
 template <class Attrs>
@@ -157,7 +157,7 @@ static void put_results(Tensor*, Written) {}
 
 std::vector<detail::NodePart> detail::parts_of(const Attributes& attributes) {
     const OpForm* op = &attributes.form();
-    // The inputs of a part: so many of the first operands, then what it uses beside, from `used` on.
+    // The inputs of a part: the first operands, then its captures, from `used` on.
     const auto part = [&](const char* name, const std::shared_ptr<const Graph>& graph, std::size_t first, std::size_t used) {
         NodePart made{name, graph, {}, 0, 0};
         for (std::size_t i = 0; i < part_of(graph, op->op, first).inputs().size(); ++i) {
@@ -206,7 +206,7 @@ std::vector<detail::PartCall> detail::first_parts(const Attributes& attributes, 
 
 namespace {
 
-// What a part gives for the node's operands; slices are without dimension 0.
+// The results of a part for the node's operands; slices are without dimension 0.
 std::optional<std::vector<ValueType>> results_of(const TypeCall& t, const detail::NodePart& part) {
     std::vector<ValueType> given;
     for (int i = 0; i < static_cast<int>(part.operands.size()); ++i) {
@@ -216,7 +216,7 @@ std::optional<std::vector<ValueType>> results_of(const TypeCall& t, const detail
     return detail::stated_results(*part.graph, given, t.loc);
 }
 
-// What both branches give; the size of one is unknown where those differ.
+// The common results of both branches; a size that differs is unknown.
 ResultTypes types_of_cond(const TypeCall& t) {
     types::need<ValueError>(may_equal(types::product(t[0].shape), 1), "the condition needs one element");
     const std::vector<detail::NodePart> parts = detail::parts_of(t.attributes);
@@ -235,7 +235,7 @@ ResultTypes types_of_cond(const TypeCall& t) {
     return results;
 }
 
-// Nothing changes but numbers from step to step.
+// Shapes and dtypes must stay from step to step.
 void check_carried(const TypeCall& t, const std::optional<std::vector<ValueType>>& next, std::size_t carries) {
     for (std::size_t k = 0; next && k < carries && k < next->size(); ++k) {
         types::need(may_equal((*next)[k].shape, t[static_cast<int>(k)].shape), "what is carried changes its shape");
@@ -253,7 +253,7 @@ ResultTypes types_of(const TypeCall& t, const WhileAttrs& a) {
     return results;
 }
 
-// What is carried, the outputs of all steps, what was carried into each.
+// The carry, the outputs of all steps, the carries of all steps.
 ResultTypes types_of(const TypeCall& t, const ScanAttrs& a) {
     const std::vector<detail::NodePart> parts = detail::parts_of(t.attributes);
     const auto carries = static_cast<std::size_t>(a.carries);
@@ -274,7 +274,7 @@ ResultTypes types_of(const TypeCall& t, const ScanAttrs& a) {
 }  // namespace
 
 TAPIR_FORM(cond, Operands::from(1), CondAttrs, types_of_cond(t), run(x, a, results), f("then_branch", a.then_branch)("else_branch", a.else_branch));
-// The steps that are kept: as many as there were.
+// The sizes of kept steps: as many as there were.
 static std::uint64_t data_sized(const WhileAttrs& a) {
     const std::size_t carries = a.body ? a.body->outputs().size() : 0;
     return a.keep_steps && carries < 32 ? ((std::uint64_t{1} << carries) - 1) << carries : 0;

@@ -1,5 +1,5 @@
-// How cond, while_loop and scan are written as ONNX: If, Loop and Scan. What a branch or body uses beside its operands is an operand of
-// Tapir's node, and in ONNX visible by its name.
+// Writes cond, while_loop and scan as ONNX: If, Loop and Scan. Captures of a branch or body are operands of Tapir's node; in ONNX they are
+// visible by name.
 #include "tapir/autograd/trace/graph/graph.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/ops/onnx_form.h"
@@ -17,7 +17,7 @@ OnnxValues lowered(const OnnxCall& x, int from, std::size_t count) {
     }
     return list;
 }
-// Of one element, in as many dimensions.
+// A condition of one element, as a scalar.
 OnnxValue one_flag(const OnnxCall& x, const OnnxValue& value, std::size_t rank) {
     const OnnxValue flag = x.cast(value, bool_);
     return rank == 0 ? flag : x.reshape(flag, OnnxSizes{});

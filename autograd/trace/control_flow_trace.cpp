@@ -1,5 +1,5 @@
-// cond, while_loop and scan in a trace: the functions become graphs, and the call is one op, whose rule is made of the others: the gradient of a
-// cond is a cond, that of a loop is a scan over its steps, the last first.
+// cond, while_loop and scan in a trace: the functions become graphs, and the call is one op. Its rule consists of these ops: the gradient of
+// a cond is a cond, that of a loop is a scan over its steps, the last first.
 #include <algorithm>
 #include <optional>
 
@@ -44,7 +44,7 @@ const Attrs& attrs_of(const Backward& b) {
     return static_cast<const PartsRecord<Attrs>*>(b.object())->attrs;
 }
 
-// The op is told to the tracer and, where an input is tracked, recorded: with the floating results alone, in their order. Saved are the inputs, then
+// Reports the op to the tracer and records it if an input is tracked, with the floating results alone, in order. Saves the inputs, then
 // all results.
 template <class Attrs>
 void record_parts(const OpInfo& op, const Loc& loc, const Tensors& inputs, const Tensors& results, const Attrs& attrs) {
@@ -80,7 +80,7 @@ Tensors saved_of(const Backward& b, std::size_t count, std::size_t from = 0) {
     return list;
 }
 
-// Of its own memory, so that nothing is taken for a view of it, or for the same tensor.
+// Copies, so that nothing is taken for a view of an original, or for the original itself.
 Tensors fresh(const Tensors& list) {
     const PauseRecording pause;
     Tensors copies;
@@ -123,7 +123,7 @@ Tensors vjp(const Graph& graph, const Tensors& inputs, const Tensors& cotangents
     return tape.gradient(total, leaves, {}, loc);
 }
 
-// Which of the op's inputs [from, from + count) a gradient goes to.
+// Returns the op's inputs in [from, from + count) that need a gradient.
 std::vector<std::size_t> wanted_inputs(const Backward& b, std::size_t from, std::size_t count) {
     std::vector<std::size_t> list;
     for (std::size_t i = from; i < from + count; ++i) {
@@ -134,7 +134,7 @@ std::vector<std::size_t> wanted_inputs(const Backward& b, std::size_t from, std:
 
 Tensor zeros_like_input(const Tensor& x) { return gradient_ops::zeros(x.shape(), x.dtype(), x.device()); }
 
-// Runs a loop whose step was traced by its first turn.
+// Runs a loop whose step was traced on its first turn.
 template <class Loop>
 Tensors first_step_and_others(const Graph& step, const Loop& loop) {
     if (!has_data_sizes(step)) return loop();
@@ -154,7 +154,7 @@ Tensors first_step_and_others(const Graph& step, const Loop& loop) {
 
 Tensors trace_cond(Tracer& tracer, const Tensor& pred, const TracedFunction& then_fn, const TracedFunction& else_fn, const Tensors& operands,
                    const Loc& loc) {
-    for (const Tensor& operand : operands) tracer.value_of(operand, loc);  // numbers, too, are what it is given
+    for (const Tensor& operand : operands) tracer.value_of(operand, loc);  // numbers count as operands, too
     Generator& generator = default_generator();
     const Generator::State before = generator.state();
     Part parts[2];
@@ -162,7 +162,7 @@ Tensors trace_cond(Tracer& tracer, const Tensor& pred, const TracedFunction& the
     for (const int k : {0, 1}) {
         generator.set_state(before);
         const TracedFunction& branch = k == 0 ? then_fn : else_fn;
-        const auto call = [&](const Tensors&) { return branch(operands); };  // they are among what it uses
+        const auto call = [&](const Tensors&) { return branch(operands); };  // the operands are among its captures
         parts[k] = tracer.trace_part("cond", traced(call), {}, loc);
         after[k] = generator.state();
     }
@@ -198,7 +198,7 @@ void cond_rule(Backward& b) {
     int k = 0;
     for (const Graph::Output& output : branches[0]->outputs()) cotangents.push_back(is_floating(output.value->dtype) ? b.grad(k++) : Tensor());
     const std::vector<std::size_t> wanted[2] = {wanted_inputs(b, begins[0], counts[0]), wanted_inputs(b, begins[1], counts[1])};
-    const auto gradient_of = [&](int branch) {  // of what the branches use, of both: where it is not taken, zeros
+    const auto gradient_of = [&](int branch) {  // with respect to all captures of both branches: zeros for the branch that is not taken
         Tensors grads;
         for (const int other : {0, 1}) {
             if (other != branch) {
@@ -240,7 +240,7 @@ Tensors trace_while(Tracer& tracer, const TracedFunction& condition, const Trace
         const PauseRecording pause;
         const PartFunction run_condition{*test.graph, test.captures, loc}, run_body{*step.graph, step.captures, loc};
         results = first_step_and_others(*step.graph, [&] { return run_while(traced(run_condition), traced(run_body), carried, keeps, loc); });
-        for (Tensor& result : results) result = result.clone();  // where no step ran it is what was given
+        for (Tensor& result : results) result = result.clone();  // if no step ran, it is an operand
     }
     record_parts(while_info, loc, inputs, results, WhileAttrs{test.graph, step.graph, keeps});
     if (!keep_steps) results.resize(carried.size());
@@ -249,12 +249,12 @@ Tensors trace_while(Tracer& tracer, const TracedFunction& condition, const Trace
 
 namespace {
 
-// Each step's gradient from what was carried into it, the last step first.
+// Each step's gradient, from the tensors carried into it, the last step first.
 void while_rule(Backward& b) {
     const auto& attrs = attrs_of<WhileAttrs>(b);
     const Loc& loc = b.record().loc;
     const CallerScope caller(loc);
-    const std::size_t carries = attrs.body->outputs().size(), begin = attrs.condition->inputs().size();  // of what the body uses beside
+    const std::size_t carries = attrs.body->outputs().size(), begin = attrs.condition->inputs().size();  // where the body's captures begin
     const std::size_t uses = attrs.body->inputs().size() - carries;
     const Tensors inputs = saved_of(b, begin + uses), steps = saved_of(b, carries, inputs.size() + carries);
     std::vector<std::size_t> floating;
@@ -267,7 +267,7 @@ void while_rule(Backward& b) {
     Tensors carry, xs = steps;
     for (std::size_t k = 0; k < floating.size(); ++k) carry.push_back(b.grad_or_zeros(static_cast<int>(k)));
     for (const std::size_t i : wanted) carry.push_back(zeros_like_input(inputs[i]));
-    std::vector<std::size_t> step_grads;  // of which floating ones the steps themselves were used, in xs behind the steps
+    std::vector<std::size_t> step_grads;  // the floating ones of which the kept steps were used, in xs behind the steps
     for (std::size_t k = 0; k < floating.size(); ++k) {
         const Tensor& g = b.grad(static_cast<int>(floating.size() + k));
         if (!g.defined()) continue;
@@ -335,7 +335,7 @@ void scan_rule(Backward& b) {
     // The gradients of the floating results, in the order of the record: carry, outputs, steps.
     int next = 0;
     const auto gradient = [&](bool is_floating_result) { return is_floating_result ? next++ : -1; };
-    std::vector<std::size_t> floating;  // of the carry
+    std::vector<std::size_t> floating;  // indices in the carry
     Tensors carry, xs = steps;
     for (std::size_t i = 0; i < carries; ++i) {
         const int k = gradient(is_floating(inputs[i].dtype()));
@@ -344,7 +344,7 @@ void scan_rule(Backward& b) {
         carry.push_back(b.grad_or_zeros(k));
     }
     append(xs, slice_of(inputs, carries, xs_count));
-    std::vector<std::pair<std::size_t, std::size_t>> output_grads, step_grads;  // which, and where among xs
+    std::vector<std::pair<std::size_t, std::size_t>> output_grads, step_grads;  // index, and place among xs
     for (std::size_t k = 0; k < outputs; ++k) {
         const int g = gradient(is_floating(attrs.body->outputs()[carries + k].value->dtype));
         if (g < 0 || !b.grad(g).defined()) continue;

@@ -1,4 +1,4 @@
-// Sizes that depend on data: what a program takes from them is found out by running it on other data.
+// Sizes that depend on data: runs on other data find out what a program takes from them.
 #include "tapir/autograd/trace/data_sizes_impl.h"
 
 #include <algorithm>
@@ -48,7 +48,7 @@ Tensor with_other_data(const Tensor& x, OtherData how) {
         } else if (x.dtype() == bool_) {
             chosen = logical_not(chosen);
         } else {
-            chosen = chosen + (values[smallest].item() > 0 ? -1 : 1);  // an index stays one
+            chosen = chosen + (values[smallest].item() > 0 ? -1 : 1);  // so that an index stays an index
         }
     }
     flat.narrow(0, count - changed, changed).copy_(chosen);
@@ -57,11 +57,11 @@ Tensor with_other_data(const Tensor& x, OtherData how) {
 
 namespace {
 
-// Whether the op finds these sizes of its result itself: one that is left, which is -1 for reshape, those of its operand for expand.
+// True if the op finds these sizes of its result itself: one that remains, -1 for reshape, or those of its operand for expand.
 bool finds_sizes(const Graph::Node& node, const std::vector<std::size_t>& places) {
     if (!node.is(reshape_form) && !node.is(expand_form)) return false;
     const std::vector<SymInt>&from = node.inputs[0]->shape, &to = node.results[0]->shape;
-    if (node.is(reshape_form)) {  // what is left of no elements could be any size
+    if (node.is(reshape_form)) {  // for no elements the remaining size could be any number
         const auto is_empty = [](const SymInt& size) { return size == SymInt(0); };
         const auto empty = static_cast<std::size_t>(std::count_if(to.begin(), to.end(), is_empty));
         return places.empty() || (places.size() == 1 && (empty == 0 || (empty == 1 && is_empty(to[places[0]]))));
@@ -70,14 +70,14 @@ bool finds_sizes(const Graph::Node& node, const std::vector<std::size_t>& places
     return std::all_of(places.begin(), places.end(), [&](std::size_t d) { return d >= extra && from[d - extra] == to[d]; });
 }
 
-// In all graphs the op is told all sizes but these.
+// Leaves only these sizes to the op, in all graphs.
 void leave_to_op(std::vector<Graph>& graphs, std::size_t n, const std::vector<std::size_t>& places) {
     if (places.empty()) return;
     const Graph::Node& first = *graphs[0].nodes()[n];
     const std::string_view op = first.op();
     const std::size_t rank = first.results[0]->shape.size();
     for (Graph& graph : graphs) {
-        if (n >= graph.nodes().size()) continue;  // what the program does depends on sizes: Union says so
+        if (n >= graph.nodes().size()) continue;  // the program depends on sizes: Union reports that
         Graph::Node& node = *graph.nodes()[n];
         if (node.op() != op || node.results[0]->shape.size() != rank) continue;
         std::vector<SymInt> shape = node.results[0]->shape;
@@ -86,7 +86,7 @@ void leave_to_op(std::vector<Graph>& graphs, std::size_t n, const std::vector<st
     }
 }
 
-// Whether what a node is told in another run, on inputs of the same sizes, differs in sizes only that the op finds itself. It does, then.
+// Compares a node's arguments with another run on inputs of the same sizes. If only sizes that the op finds itself differ, leaves these to it.
 bool leave_differing_to_op(std::vector<Graph>& graphs, const Graph& other, std::size_t n) {
     const Graph::Node &x = *graphs[0].nodes()[n], &y = *other.nodes()[n];
     if (!finds_sizes(x, {})) return false;
@@ -103,7 +103,7 @@ bool leave_differing_to_op(std::vector<Graph>& graphs, const Graph& other, std::
 
 using Values = std::set<const Graph::Value*>;
 
-// What is made of results whose sizes no formula gives, and of what is given.
+// Values made from results with sizes that no formula gives, and from `given`.
 Values made_of_data_sized(const Graph& graph, Values given) {
     for (const auto& node : graph.nodes()) {
         const auto is_made = [&](const Graph::Value* value) { return given.count(value) > 0; };
@@ -114,7 +114,7 @@ Values made_of_data_sized(const Graph& graph, Values given) {
     return given;
 }
 
-// The inputs of a part that are given such.
+// The inputs of a part that get such values.
 Values given_to(const Graph& part, const NodePart& of, const Graph::Node& node, const Values& made) {
     Values inputs;
     for (std::size_t i = 0; i < of.operands.size(); ++i) {
@@ -123,7 +123,7 @@ Values given_to(const Graph& part, const NodePart& of, const Graph::Node& node, 
     return inputs;
 }
 
-// Calls fn with the same part of a node of all graphs, as copies that it may change. Graphs that do something else there are left out.
+// Calls fn with the same part of a node in all graphs, as copies that it may change. Graphs with another op there are left out.
 template <class Fn>
 void each_part(std::vector<Graph>& graphs, std::size_t n, const Fn& fn) {
     const std::string_view op = graphs[0].nodes()[n]->op();
@@ -161,7 +161,7 @@ void leave_none_to_ops(std::vector<Graph>& graphs, const Values& given) {
     }
 }
 
-// The shapes of what it gives, where they follow from the shapes of its operands. `next`: of names, which begin with `prefix`.
+// Infers the shapes of the results from those of the operands. `next` numbers the names of unknown sizes, which begin with `prefix`.
 void infer_again(Graph::Node& node, std::string_view prefix, int& next, const Loc& loc) {
     const auto unknown = [&] { return SymInt::dim(fmt::format("{}_{}", prefix, next++)); };
     std::vector<ValueType> operands;
@@ -171,7 +171,7 @@ void infer_again(Graph::Node& node, std::string_view prefix, int& next, const Lo
         stated = result_types(node.attributes(), operands, loc);
     } catch (const OutOfMemory&) {
         throw;
-    } catch (const Error&) {  // it does not take such sizes
+    } catch (const Error&) {  // the op refuses such sizes
     }
     for (std::size_t k = 0; k < node.results.size(); ++k) {
         if (k < stated.size()) node.results[k]->shape = stated[k].shape;
@@ -181,7 +181,7 @@ void infer_again(Graph::Node& node, std::string_view prefix, int& next, const Lo
     }
 }
 
-// `next`: of names, which differ in a graph and those in it.
+// `next` numbers the names of unknown sizes, across a graph and the graphs in it.
 void follow_data_sizes(Graph& graph, const Values& given, int& next, const Loc& loc) {
     const Values made = made_of_data_sized(graph, given);
     for (const auto& node : graph.nodes()) {
@@ -241,7 +241,7 @@ void follow_data_sizes(Graph& graph, const Loc& loc) {
 
 namespace {
 
-// Whether two runs did the same, but for copies: x.contiguous() copies nothing where all but one of the sizes are 1.
+// True if two runs did the same, up to copies: x.contiguous() copies nothing if all but one of the sizes are 1.
 bool same_but_copies(const Graph& a, const Graph& b) {
     const auto ops_of = [](const Graph& graph) {
         std::vector<const Graph::Node*> ops;

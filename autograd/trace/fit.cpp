@@ -1,9 +1,9 @@
-// Formulas of sizes.
+// Fits formulas to sizes.
 //
-// A size is taken for a sum of products of dimensions, each at most once in a product: c + a*batch + b*time + d*batch*time. On the
+// A size is assumed to be a sum of products of dimensions, each at most once in a product: c + a*batch + b*time + d*batch*time. On the
 // corners of a box of sizes there is exactly one such sum, whose coefficients are differences between the corners. One sample
-// outside of the box shows whether the size is one. Quotients of one dimension by small numbers are found too, single products of powers, and, where
-// there is only one dimension, halves of polynomials with its square.
+// outside of the box checks the assumption. Quotients of one dimension by small numbers are found too, single products of powers, and, for
+// a single dimension, halves of polynomials with its square.
 #include "tapir/autograd/trace/fit_impl.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace {
 constexpr std::int64_t kStep = 1;    // from the given size to the box's other side
 constexpr std::int64_t kBeyond = 5;  // and to the last sample; both differ modulo 2 and 3
 
-// What the factor is multiplied with for these numbers, or divided by, where this is whole. Empty: it is not.
+// The whole numbers whose product with the factor (or the factor divided by them) gives these numbers. Empty: there are none.
 std::vector<std::int64_t> wholes_of(const std::vector<double>& numbers, double factor, bool is_reciprocal, DType dtype) {
     std::vector<std::int64_t> wholes;
     for (const double number : numbers) {
@@ -34,7 +34,7 @@ std::vector<std::int64_t> wholes_of(const std::vector<double>& numbers, double f
     return wholes;
 }
 
-// above / below, the first of its continued fraction's that is as near.
+// above / below: the first convergent of its continued fraction that is near enough.
 std::optional<std::pair<std::int64_t, std::int64_t>> fraction_near(double number, std::int64_t most, double tolerance) {
     std::pair<std::int64_t, std::int64_t> last{1, 0}, fraction{0, 1};
     for (double rest = number; std::abs(rest) <= static_cast<double>(most);) {
@@ -49,12 +49,12 @@ std::optional<std::pair<std::int64_t, std::int64_t>> fraction_near(double number
     return std::nullopt;
 }
 
-// The smallest whole numbers that are to each other as these, or as what 1 is divided by for these. Empty: there are none that can be told from
-// what rounding leaves.
+// The smallest whole numbers with the same ratios as these numbers, or as their reciprocals. Empty: none can be told from
+// rounding errors.
 std::vector<std::int64_t> ratios_of(const std::vector<double>& numbers, bool is_reciprocal, DType dtype) {
     const std::int64_t most = dtype == float64 ? 1'000'000 : 2000;
     const double tolerance = dtype == float64 ? 1e-14 : 2.5e-7;
-    std::vector<std::pair<std::int64_t, std::int64_t>> fractions;  // of the first
+    std::vector<std::pair<std::int64_t, std::int64_t>> fractions;  // relative to the first number
     std::int64_t below_all = 1;
     for (const double number : numbers) {
         const auto fraction = fraction_near(is_reciprocal ? numbers[0] / number : number / numbers[0], most, tolerance);
@@ -74,7 +74,7 @@ std::vector<std::int64_t> ratios_of(const std::vector<double>& numbers, bool is_
     return wholes;
 }
 
-// The shortest one that gives each of the numbers again.
+// The shortest factor that reproduces each of the numbers.
 std::optional<double> factor_of(const std::vector<double>& numbers, const std::vector<std::int64_t>& sizes, bool is_reciprocal, DType dtype) {
     const auto size = static_cast<double>(sizes[0]);
     const double near = is_reciprocal ? numbers[0] * size : numbers[0] / size;
@@ -88,7 +88,7 @@ std::optional<double> factor_of(const std::vector<double>& numbers, const std::v
     return std::nullopt;
 }
 
-// v + s m + t m (m - 1), where m is how much larger than the first: s is the step to the second, 2 t a whole number.
+// v + s m + t m (m - 1), with m the distance from the first size: s is the step to the second, 2 t a whole number.
 std::optional<SymInt> with_square(const std::vector<DimSizes>& samples, const std::vector<std::int64_t>& values) {
     const auto& [name, size] = *samples[0].begin();
     const std::int64_t beyond = samples[2].begin()->second - size, step = values[1] - values[0];
@@ -116,7 +116,7 @@ std::vector<DimSizes> samples_of(const DimSizes& first, const DimSizes& far) {
     std::int64_t more = kBeyond;
     for (auto& [name, size] : beyond) {
         size += more;
-        more += 6;  // of another size for each, with the same remainders
+        more += 6;  // another size for each, with the same remainders
     }
     samples.push_back(std::move(beyond));
     if (far.empty()) return samples;
@@ -166,7 +166,7 @@ std::optional<SymInt> fit(const std::vector<DimSizes>& samples, const std::vecto
     if (dims == 1) {
         if (const std::optional<SymInt> f = with_square(samples, values); f && is_right(*f)) return f;
     }
-    // One product of powers, as the number of elements of (batch, time, time), or one more or less.
+    // One product of powers, like the number of elements of (batch, time, time), or one more or less.
     constexpr std::size_t powers = 4, most_factors = 4;
     constexpr double most = 1e12;
     for (std::size_t choice = 1; choice < std::size_t{1} << (2 * dims); ++choice) {
@@ -193,7 +193,7 @@ std::optional<SymInt> fit(const std::vector<DimSizes>& samples, const std::vecto
 
 bool is_guess(const SymInt& formula) {
     const SymInt::Parts parts = formula.parts();
-    const auto is_one = [](const auto& term) {  // a square, or of a quotient
+    const auto is_one = [](const auto& term) {  // a square, or a product with a quotient
         const SymInt::Product& product = term.first;
         return std::adjacent_find(product.begin(), product.end()) != product.end() || product[0][0] == '(';
     };
@@ -211,7 +211,7 @@ std::optional<SizedNumber> fit_numbers(const std::vector<DimSizes>& samples, con
         if (is_sure || !guess) guess = SizedNumber{*size, factor, is_reciprocal};
         return is_sure;
     };
-    for (const double factor : {1, 2, 4}) {  // 2 / n: of squares
+    for (const double factor : {1, 2, 4}) {  // 2 / n: for squares
         for (const bool is_reciprocal : {false, true}) {
             if (factor != 1 && !is_reciprocal) continue;
             const std::vector<std::int64_t> wholes = wholes_of(numbers, factor, is_reciprocal, dtype);
@@ -220,7 +220,7 @@ std::optional<SizedNumber> fit_numbers(const std::vector<DimSizes>& samples, con
     }
     if (dtype != float32 && dtype != float64) return guess;
     for (const bool is_reciprocal : {false, true}) {
-        // The sizes may have a number in common that their ratios lack: n - 1 for an even one.
+        // The sizes may have a common factor that their ratios lack: n - 1 for an even one.
         constexpr std::int64_t kMostInCommon = 12;
         const std::vector<std::int64_t> ratios = ratios_of(numbers, is_reciprocal, dtype);
         std::vector<std::int64_t> sizes = ratios;

@@ -1,4 +1,4 @@
-// Finding out how a size depends on named dimensions, from what it is for several sizes of these.
+// Fits the formula of a size in named dimensions to its values for several sizes of these.
 #pragma once
 
 #include <optional>
@@ -10,33 +10,33 @@
 
 namespace tapir::detail {
 
-/// Which sizes of the named dimensions to try, the first being given: enough to find products of them, and one more to see whether
-/// what was found is right. far: what is added to some for a last one, since a size that strides make smaller stays the same for a while.
+/// The sizes of the named dimensions to try, beginning with `first`: enough to find products of them, and one more to check the
+/// formula. far: added to some for a last sample, since a size that strides make smaller stays the same for a while.
 std::vector<DimSizes> samples_of(const DimSizes& first, const DimSizes& far = {});
 
-/// The formula that gives values[i] for samples[i]; nothing where there is none.
+/// The formula that gives values[i] for samples[i]; nullopt if there is none.
 std::optional<SymInt> fit(const std::vector<DimSizes>& samples, const std::vector<std::int64_t>& values);
 
-/// A size of the graph, and what it is for each sample.
+/// A size of the graph, and its value for each sample.
 struct KnownSize {
     SymInt formula;
     std::vector<std::int64_t> values;
 };
-/// As fit(), for many samples, also of other sizes: their sums, differences and products, and what division by numbers up to 8 makes of one.
+/// As fit(), for many samples, also of other sizes: sums, differences and products of these, and quotients of one by numbers up to 8.
 /// known: the nearest ones first.
 std::optional<SymInt> fit_sizes(const std::vector<DimSizes>& samples, const std::vector<std::int64_t>& values, std::span<const KnownSize> known);
 
-/// Samples at a few sizes tell which polynomial it is that has each dimension once; other formulas could go through these by chance.
+/// True for formulas other than a polynomial that has each dimension once: samples at a few sizes may fit these by chance.
 bool is_guess(const SymInt& formula);
 
 inline double number_for(double factor, double size, bool is_reciprocal) noexcept { return is_reciprocal ? factor / size : factor * size; }
-/// number_for() of these.
+/// A number: number_for(factor, size, is_reciprocal).
 struct SizedNumber {
     SymInt size;
     double factor;
     bool is_reciprocal;
 };
-/// What gives numbers[i], of this dtype, for samples[i], to the last bit; nothing where nothing does. known: as fit_sizes().
+/// Finds what gives numbers[i], in this dtype, for samples[i], to the last bit; nullopt if nothing does. known: as in fit_sizes().
 std::optional<SizedNumber> fit_numbers(const std::vector<DimSizes>& samples, const std::vector<double>& numbers, DType dtype,
                                        std::span<const KnownSize> known = {});
 

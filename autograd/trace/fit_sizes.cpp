@@ -1,8 +1,8 @@
-// Formulas of sizes from other sizes of the graph: what strides halve, and what is made of that.
+// Fits formulas of sizes to other sizes of the graph: sizes that strides halve, and sizes made from these.
 //
-// A size that a program takes from another one, s, is nearly always a multiple of it, its quotient by a small number q, or what is
-// missing to a multiple of q. All these are a slope times s // q plus a number for each remainder s % q, and are told by samples that have
-// each remainder: the number is put together from the quotients (s + a) // q, each of which goes up at one remainder.
+// A size that a program takes from another one, s, is nearly always a multiple of it, its quotient by a small number q, or the
+// difference to a multiple of q. All these are a slope times s // q plus a number for each remainder s % q. Samples with each remainder
+// determine them: the number is a sum of quotients (s + a) // q, each of which increases at one remainder.
 #include <algorithm>
 #include <cstddef>
 #include <optional>
@@ -14,8 +14,8 @@ namespace {
 
 using Values = std::vector<std::int64_t>;
 
-constexpr std::int64_t kMostBy = 8;     // that a size is divided by at once
-constexpr std::size_t kMostSizes = 96;  // that are looked at, from the nearest
+constexpr std::int64_t kMostBy = 8;     // largest divisor of a size in one step
+constexpr std::size_t kMostSizes = 96;  // sizes to look at, from the nearest
 
 bool is_constant(const Values& values) { return std::adjacent_find(values.begin(), values.end(), std::not_equal_to<>()) == values.end(); }
 
@@ -24,7 +24,7 @@ std::size_t distinct(Values values) {
     return static_cast<std::size_t>(std::unique(values.begin(), values.end()) - values.begin());
 }
 
-// What `values` are as slope * (s // q) + number[s % q]. Nothing where they are not, or where a remainder was not seen.
+// `values` as slope * (s // q) + number[s % q]. nullopt if they are not of this form, or if a remainder was not seen.
 std::optional<SymInt> by_remainders(const KnownSize& s, std::int64_t q, const Values& values) {
     const auto count = static_cast<std::size_t>(q);
     constexpr std::size_t none = ~std::size_t{0};
@@ -65,7 +65,7 @@ class Search {
         }
         if (std::optional<SymInt> formula = fit(samples_, values)) return formula;
         if (std::optional<SymInt> formula = of_one(values, kMostBy)) return formula;
-        for (const KnownSize& s : known_) {  // of two, as what is missing to another one
+        for (const KnownSize& s : known_) {  // of two sizes, like the difference to another one
             for (const std::int64_t factor : {1, -1, 2, -2}) {
                 Values rest = values;
                 for (std::size_t i = 0; i < rest.size(); ++i) rest[i] -= factor * s.values[i];
@@ -91,7 +91,7 @@ class Search {
         if (is_constant(values)) return SymInt(values[0]);
         for (std::int64_t q = 1; q <= most_by; ++q) {
             for (const KnownSize& s : known_) {
-                if (distinct(s.values) < static_cast<std::size_t>(q) + 2) continue;  // such numbers go through any two or three
+                if (distinct(s.values) < static_cast<std::size_t>(q) + 2) continue;  // such formulas fit any two or three values
                 if (std::optional<SymInt> formula = by_remainders(s, q, values)) return formula;
             }
         }

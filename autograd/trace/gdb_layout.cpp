@@ -1,4 +1,4 @@
-// What the gdb script must know of the library's types, and the script itself.
+// The parts of the library's types that the gdb script must know, and the script itself.
 #include <vector>
 
 #include "tapir/autograd/log_impl.h"
@@ -18,7 +18,7 @@ static_assert(sizeof(std::vector<void*>) == 3 * sizeof(void*), "begin, end, end 
 
 }  // namespace
 
-// What of graphs is private.
+// Offsets of the private members of graphs.
 struct gdb::GraphLayout {
     static constexpr std::size_t terms = offsetof(SymInt, terms_), constant = offsetof(SymInt, constant_), divisor = offsetof(SymInt, divisor_),
                                  after = offsetof(SymInt, after_), inputs = offsetof(Graph, inputs_), parameters = offsetof(Graph, parameters_),
@@ -31,7 +31,7 @@ using Output = Graph::Output;
 using Use = Graph::Use;
 
 extern "C" {
-// The names of all rows of ops, a '\0' behind each: `tapir break` says where a name is none of them.
+// The names of all rows of ops, each followed by '\0', so that `tapir break` can tell unknown names.
 #define TAPIR_OP_NAME(op) #op "\0"
 #define TAPIR_UNARY0(name, ...) #name "\0"
 #define TAPIR_UNARY1(name, ...) #name "\0"
@@ -176,7 +176,7 @@ extern const std::size_t tapir_gdb_op_names_size;
     TAPIR_GDB_SIZE(Use),
     {"sizeof.string", sizeof(std::string)},
 
-    // The element types, by the number that stands in a tensor.
+    // The element types, with the numbers that tensors hold.
     {"dtype.bool", bool_},
     {"dtype.uint8", uint8},
     {"dtype.int32", int32},

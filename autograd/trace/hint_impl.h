@@ -1,4 +1,4 @@
-// Errors of runs that the program's user has not asked for say how these came about.
+// Adds hints to errors of runs that the user did not ask for, to explain how they came about.
 #pragma once
 
 #include <exception>
@@ -9,8 +9,8 @@
 
 namespace tapir::detail {
 
-/// Throws the error again: if it is one of these types, and not of one derived from it, of that type and with its line, and with the hint
-/// behind what it says.
+/// Rethrows the error. If it is exactly one of these types (not derived from one), the new error has that type and its line, and the hint
+/// follows its message.
 template <class... Types>
 [[noreturn]] void rethrow_with_hint(const std::exception_ptr& error, std::string_view hint) {
     const auto add_to = [hint]<class Type>(const Type* own) {

@@ -1,4 +1,4 @@
-// What is computed while a program is traced, or a model is read, and is none of the graph.
+// Computations while a program is traced, or a model is read, that do not belong to the graph.
 #pragma once
 
 #include "tapir/core/thread_impl.h"
@@ -6,7 +6,7 @@
 
 namespace tapir::detail {
 
-/// Nothing is traced while it lives, and tensors that are made are none of the trace's.
+/// Pauses tracing while it lives. Tensors that are made meanwhile are not the trace's.
 class OutsideTrace {
  public:
     OutsideTrace() noexcept : trace_(thread.trace), was_outside_(is_outside_trace) {

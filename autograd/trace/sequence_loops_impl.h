@@ -1,7 +1,7 @@
-// How layers that go along a sequence, as nn::LSTM does, are traced.
+// The treatment, in a trace, of layers that go along a sequence, like nn::LSTM.
 //
-// A graph of their steps is the fastest, and right for one number of steps. So trace() tries that first; where it does not hold for other sizes,
-// or needs lengths that only a run knows, it traces the program once more, and these layers are scans then.
+// Unrolled steps are the fastest graph, but right for one number of steps only. trace() tries that first. If it does not hold for other sizes,
+// or needs lengths that only a run knows, trace() traces the program once more, with these layers as scans.
 #pragma once
 
 namespace tapir::detail {
@@ -12,7 +12,7 @@ struct SequenceLoops {
 };
 inline thread_local constinit SequenceLoops sequence_loops;
 
-/// For as long as it lives they are what is said here, and none were met before.
+/// Sets the thread's state while it lives, with none met yet; at the end restores are_scans and merges were_met.
 class SequenceLoopsScope {
  public:
     explicit SequenceLoopsScope(bool are_scans) noexcept : outer_(sequence_loops) { sequence_loops = {are_scans, false}; }

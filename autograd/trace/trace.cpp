@@ -1,4 +1,4 @@
-// Tracing: runs of the function, and one graph of them.
+// Tracing: runs the function, and joins the runs into one graph.
 #include "tapir/autograd/trace/trace.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@
 namespace tapir::detail {
 namespace {
 
-// What the name of a dimension says, "batch" or "32*height", of an input that has this size there.
+// The formula of a dimension's name, "batch" or "32*height", for an input that has this size there.
 SymInt formula_of(const std::string& name, std::int64_t size, const TraceInput& input, DimSizes& sizes, const Loc& loc) {
     if (name.empty()) return size;
     const bool is_formula = name[0] >= '0' && name[0] <= '9';
@@ -50,7 +50,7 @@ SymInt formula_of(const std::string& name, std::int64_t size, const TraceInput& 
     return formula;
 }
 
-// How much larger the last sample is in the dimensions behind the first, where strides are.
+// The increase of the last sample in the dimensions after the first, along which strides may run.
 DimSizes far_sizes(const std::vector<TraceInput>& inputs, const std::vector<std::vector<SymInt>>& dims) {
     constexpr std::int64_t elements = 67;
     DimSizes far, batches;
@@ -64,7 +64,7 @@ DimSizes far_sizes(const std::vector<TraceInput>& inputs, const std::vector<std:
     return far;
 }
 
-// x with other sizes: its elements along a dimension again from the first, as often as needed.
+// x with other sizes: its elements along a dimension repeat from the first on, as often as needed.
 Tensor resized(const Tensor& x, const std::vector<SymInt>& dims, const DimSizes& sizes) {
     const PauseRecording pause;
     Tensor result = x;
@@ -87,7 +87,7 @@ Tensor copy_of(const Tensor& x) {
 
 using Backups = std::vector<std::pair<Tensor, Tensor>>;
 
-// What a run wrote and drew is undone. Where it drew nothing, others may have: the generator is all threads'.
+// Undoes what a run wrote and drew. If it drew nothing, the generator stays: other threads share it and may have drawn.
 void put_back(const Backups& backups, const std::vector<KeptGradient>& gradients, const Generator::State* before) {
     if (before) default_generator().set_state(*before);
     const PauseRecording pause;
@@ -95,7 +95,7 @@ void put_back(const Backups& backups, const std::vector<KeptGradient>& gradients
     for (const KeptGradient& kept : gradients) kept.put_back();
 }
 
-// The graph's constants are what they were in the trace, whatever the program does with its tensors later.
+// Copies the graph's constants, so that they keep their values, whatever the program does with its tensors later.
 void own_constants(Graph& graph) {
     const PauseRecording pause;
     for (Graph::Value* constant : graph.constants()) constant->data = constant->data.clone(Loc{});
@@ -181,11 +181,11 @@ class Program {
         far_ = far_sizes(inputs, dims_);
     }
 
-    /// What the run with the given inputs writes stays, unless this throws.
+    /// Writes of the run with the given inputs stay, unless this throws.
     Graph trace() const {
         Samples samples = run_samples(sizes_, /*with_first=*/false);
         const std::vector<Tensor> tensors = given();
-        Run own = run(tensors);  // the last: what it writes stays
+        Run own = run(tensors);  // the last run: its writes stay
         try {
             samples.graphs[0] = std::move(own.graph);
             Graph graph = join(samples);
@@ -212,11 +212,11 @@ class Program {
         std::vector<Graph> graphs;
     };
 
-    // Copies, so that an example which the function sees by itself, too, is no input there; but for leaves, which may get gradients.
+    // Copies, so that an example which the function also sees by itself is no input there; except leaves, which may get gradients.
     std::vector<Tensor> given() const {
         return tensors_of([](std::size_t, const Tensor& x) { return x.requires_grad() ? x : copy_of(x); });
     }
-    // After the run of given(): what it wrote to these stays, and the graph's constants are its own, as a model's are.
+    // Called after the run of given(): its writes to these stay, and the graph's constants become its own, as a model's are.
     void finish(Graph& graph, const std::vector<Tensor>& tensors) const {
         const PauseRecording pause;
         if (!is_model_) own_constants(graph);
@@ -243,7 +243,7 @@ class Program {
 
     Run run(const std::vector<Tensor>& tensors) const { return run_once(fn_, inputs_, tensors, options_, number_, loc_); }
 
-    // What these runs write is undone. Without the first its graph is left empty.
+    // Undoes the writes of these runs. Without the first run its graph stays empty.
     Samples run_samples(const DimSizes& first, bool with_first) const {
         Samples samples{samples_of(first, far_), {}};
         samples.graphs.resize(samples.sizes.size());
@@ -255,20 +255,20 @@ class Program {
                 one.undo();
                 samples.graphs[g] = std::move(one.graph);
             } catch (const std::exception&) {
-                if (g != far_sample || g == 0) {  // of sizes that the program's user has never seen
+                if (g != far_sample || g == 0) {  // the program's user has not seen these sizes
                     rethrow_with_hint<ShapeError, IndexError, ValueError>(
                         std::current_exception(),
                         fmt::format("; trace ran this with {}, since these dimensions are named", shown_sizes(samples.sizes[g])));
                 }
-                samples.sizes.pop_back();  // the program does not take such sizes
+                samples.sizes.pop_back();  // the program refuses such sizes
                 samples.graphs.pop_back();
             }
         }
         return samples;
     }
 
-    // An example of size 1 is a special case of its program: a dimension of size 1 can lie anywhere in memory, so that what would copy
-    // does not. Then the graph is of larger sizes.
+    // An example of size 1 is a special case of its program: such a dimension can have any stride, so that contiguous() copies
+    // nothing. Then the graph is traced with larger sizes.
     std::optional<Graph> trace_larger() const {
         DimSizes larger = sizes_;
         for (auto& [name, size] : larger) size = size < 2 ? 3 : size;
@@ -276,18 +276,18 @@ class Program {
         try {
             Samples samples = run_samples(larger, /*with_first=*/true);
             Graph graph = join(samples);
-            if (!graph.guards().empty()) return std::nullopt;  // they expect the values of other inputs than the example
+            if (!graph.guards().empty()) return std::nullopt;  // they expect values for other inputs than the example
             check_with(graph, sizes_);
             return graph;
         } catch (const OutOfMemory&) {
             throw;
-        } catch (const Error&) {  // what the first try said is nearer to the example
+        } catch (const Error&) {  // the error of the first try is closer to the example
             return std::nullopt;
         }
     }
 
-    // Formulas that divide sizes, as strides do, are told by many sizes that have all remainders; models have such, and programs that somebody
-    // traces are refused, as ever.
+    // Formulas that divide sizes, as strides do, need many sizes, with all remainders. Models have such formulas; user programs with them are
+    // refused, as before.
     std::optional<Graph> trace_many_sizes() const {
         const auto is_multiple = [](const SymInt& dim) {
             const auto one = dim.of_one_dim();
@@ -305,14 +305,14 @@ class Program {
             return graph.guards().empty() ? std::optional(std::move(graph)) : std::nullopt;
         } catch (const OutOfMemory&) {
             return std::nullopt;
-        } catch (const Error&) {  // what the first try said is nearer to the example
+        } catch (const Error&) {  // the error of the first try is closer to the example
             return std::nullopt;
         }
     }
 
     static constexpr std::int64_t kManySizes = 17;
 
-    // Sizes that differ from each other by the numbers of a dimension: what depends on one of them is told from what depends on another. Batches stay small.
+    // Sizes that differ by the index of the dimension, so that dependences on one and on another can be told apart. Batches stay small.
     DimSizes sized_apart(DimSizes sizes, std::int64_t i, std::int64_t step) const {
         std::int64_t number = 0;
         for (auto& [name, size] : sizes) {
@@ -323,7 +323,7 @@ class Program {
         return sizes;
     }
 
-    // One that the program does not take is left out.
+    // Leaves out sizes that the program refuses.
     void add_sample(Samples& samples, const DimSizes& sizes) const {
         try {
             Run one = run(with_sizes(sizes));
@@ -347,18 +347,18 @@ class Program {
         if (const std::optional<DimSizes> turned = in_other_order(samples.sizes[0])) {
             try {
                 check_with(joined.graph, *turned);
-            } catch (const OutOfMemory&) {  // more than a model may take that is tried
+            } catch (const OutOfMemory&) {  // more memory than a model may take when it is tried
                 if (!is_model_) throw;
             }
         }
         return std::move(joined.graph);
     }
 
-    // The smallest ones, for which programs do other things; one that is larger, of batches too, and one beyond the bounds of slices; where a
-    // formula is a guess, more after the given.
+    // The smallest sizes, for which programs do other things; a larger one, also of batches; one beyond the bounds of slices; and, if a
+    // formula is a guess, more beyond the given sizes.
     std::vector<DimSizes> sizes_to_check(const DimSizes& first, const JoinedGraph& joined) const {
         std::vector<DimSizes> all;
-        if (sizes_.empty() && !is_model_) all.push_back(first);  // whether it does the same again
+        if (sizes_.empty() && !is_model_) all.push_back(first);  // to see if it does the same again
         if (!sizes_.empty()) {
             for (const std::int64_t size : {1, 2}) {
                 all.push_back(first);
@@ -383,7 +383,7 @@ class Program {
         return all;
     }
 
-    // The largest dimension the smallest, and so on: programs take the least of two, or go one of two ways.
+    // Reverses the order of the dimensions' sizes: programs take the minimum of two, or branch on which is larger.
     std::optional<DimSizes> in_other_order(const DimSizes& first) const {
         if (first.size() < 2) return std::nullopt;
         DimSizes factors;  // 8 of "8*height"
@@ -431,7 +431,7 @@ class Program {
                 taken = taken_from_data(graphs, other.graph);
             } catch (const OutOfMemory&) {
                 throw;
-            } catch (const Error&) {  // the program does not take such data: then this is not known
+            } catch (const Error&) {  // the program refuses such data, so this stays unknown
             }
             if (taken.empty()) continue;
             fail<TapeError>(loc_,
@@ -445,7 +445,7 @@ class Program {
     const std::vector<TraceInput>& inputs_;
     const TraceOptions& options_;
     const Loc& loc_;
-    std::vector<std::vector<SymInt>> dims_;  // of each input
+    std::vector<std::vector<SymInt>> dims_;  // for each input
     DimSizes sizes_, far_;
     bool is_model_;
     const std::uint16_t number_ = next_trace();

@@ -1,4 +1,4 @@
-// Writing ops into a graph.
+// Writes ops into a graph.
 #include "tapir/autograd/trace/tracer_impl.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ std::uint32_t version_of(const Tensor& x) noexcept { return __atomic_load_n(&x.i
 
 std::vector<SymInt> sizes_of(const TensorImpl* x) { return {x->sizes, x->sizes + x->rank}; }
 
-// Parameters of two models may be called alike, and like an input: the later one becomes "weight_2".
+// Parameters of two models may have the same name, or that of an input: the later one becomes "weight_2".
 std::string free_name(const Graph& graph, const std::string& name) {
     std::string own = name;
     const auto is_it = [&own](const Graph::Value* value) { return value->name == own; };
@@ -35,7 +35,7 @@ std::string free_name(const Graph& graph, const std::string& name) {
     }
 }
 
-// For what a custom function's forward does with elements.
+// The hint for reads of elements in a custom function's forward.
 std::string hint_for_functions() {
     const char* function = function_in_forward();
     if (!function) return {};
@@ -100,10 +100,10 @@ void KeptGradient::put_back() const {
 
 // --- Gradients -------------------------------------------------------------------------------------------------------------------
 //
-// What backward() adds to is state that no op makes: the program's next run adds to what this one leaves, or to what was there
-// before, and a graph begins each run without. The two do the same where the program forgets the gradients first, or at the end.
+// The state that backward() adds to is made by no op: the program's next run adds to what this one leaves, or to what was there
+// before, and a graph begins each run without it. The two agree if the program clears the gradients first, or at the end.
 
-// With gradient_mutex() held.
+// gradient_mutex() must be held.
 Tracer::Leaf& Tracer::note_leaf(const Tensor& x) { return leaves_.try_emplace(x.impl(), Leaf{KeptGradient(x), false, false, Loc{}}).first->second; }
 
 std::vector<KeptGradient> Tracer::take_gradients() {
@@ -126,7 +126,7 @@ void Tracer::fail_old_gradient(const Tensor& leaf, const Loc& loc) const {
                     what_, shown_name(leaf));
 }
 
-// Something that the program uses is a gradient that was there before.
+// Throws if the program uses a gradient from before the trace.
 void Tracer::check_constant(const Tensor& x, const Loc& loc) const {
     for (const auto& [impl, leaf] : leaves_) {
         if (leaf.kept.gradient().defined() && leaf.kept.gradient().is_same(x)) fail_old_gradient(leaf.kept.leaf(), loc);
@@ -158,7 +158,7 @@ void Tracer::note_grad(const Tensor& leaf) {
     Leaf& noted = note_leaf(leaf);
     AutogradMeta& meta = *leaf.impl()->meta;
     if (noted.is_reset || noted.added_at.line() || meta.grad.defined() || !meta.has_gradient()) return;
-    // Collected before the trace, and not computed yet: that is no part of the program either.
+    // Gradients that were collected before the trace and not computed yet are not part of the program either.
     const OutsideTrace outside;
     settle_gradient(meta, leaf.shape());
     noted.kept = KeptGradient(leaf);
@@ -183,7 +183,7 @@ void Tracer::note_addition(const Tensor& leaf) {
 
 void Tracer::check_left_gradients() const {
     const std::lock_guard lock(gradient_mutex());
-    const Leaf* first = nullptr;  // in the order of the parameters, which is the same in each run
+    const Leaf* first = nullptr;  // in the order of the parameters, which is equal in each run
     const Graph::Value* value = nullptr;
     for (const auto& [impl, leaf] : leaves_) {
         const auto found = seen_.find(impl);
@@ -201,21 +201,21 @@ void Tracer::check_left_gradients() const {
                     what_, shown_name(first->kept.leaf()));
 }
 
-// A tensor that is known and has the same elements, as detach() gives them.
+// A known tensor with the same elements, as detach() returns.
 Tracer::Seen* Tracer::alias_of(const Tensor& x) {
-    // Those that are known hold their storages. Most new tensors are numbers, which nobody shares: these are not looked for.
+    // Known tensors hold their storages. Most new tensors are numbers, which nobody shares: the search is skipped for these.
     if (__atomic_load_n(&x.impl()->storage->refs, __ATOMIC_ACQUIRE) == 1) return nullptr;
     const auto is_it = [&x](const Tensor& other) {
         return other.shares_storage(x) && !other.is_same(x) && other.impl()->data == x.impl()->data && other.dtype() == x.dtype() &&
             other.shape() == x.shape() && other.strides() == x.strides();
     };
-    Seen* first = nullptr;  // there may be several: the same one in each run of the program
+    Seen* first = nullptr;  // there may be several: takes the same one in each run of the program
     for (auto& [impl, s] : seen_) {
         if (is_it(s.tensor) && (!first || s.value->number < first->value->number)) first = &s;
     }
     if (first) return first;
     for (const auto& [name, tensor] : named_) {
-        if (tensor.is_same(x)) break;  // those behind it are aliases of it
+        if (tensor.is_same(x)) break;  // those after it are aliases of it
         if (is_it(tensor)) return &seen(tensor, Loc{});
     }
     for (const Tensor& source : sources_) {
@@ -258,7 +258,7 @@ Tensor traced_leaf(const Tensor& x, const Loc& loc) {
     return alias(x.impl()).requires_grad_(true, loc);
 }
 
-// Whether it was made of inputs and parameters in a way that gradients may follow.
+// True if it was made of inputs and parameters in a way that gradients may follow.
 bool Tracer::has_gradient(const Graph::Value* value) {
     std::vector<const Graph::Value*> open = {value};
     std::unordered_set<const Graph::Value*> known;
@@ -274,17 +274,17 @@ bool Tracer::has_gradient(const Graph::Value* value) {
     return false;
 }
 
-// After the program has written to it: within a NoGradScope the gradient of what it was goes on as if nothing had happened.
+// Called after the program has written to it: within a NoGradScope the old value's gradient flows on as if nothing had happened.
 void Tracer::note_stop_of_write(Seen& s, Graph::Value* before) const {
     if (no_grad_depth() <= no_grad_) {
-        s.stop = GradientStop::none;  // the operands say what there is
+        s.stop = GradientStop::none;  // the operands determine it
     } else if (s.stop == GradientStop::none && is_floating(s.tensor.dtype())) {
         s.stop = GradientStop::written;
         s.before = before;
     }
 }
 
-// What an op is given for it, where it stands for this value.
+// The value that an op gets for the tensor: `value`, or the node that stops its gradient.
 Graph::Value* Tracer::used(Seen& s, Graph::Value* value, const Loc& loc) {
     if (s.stop == GradientStop::none) return value;
     const bool is_in_forward = function_in_forward() != nullptr;
@@ -307,7 +307,7 @@ bool Tracer::drew() const { return draws(graph_); }
 Tracer::Seen& Tracer::seen(const Tensor& x, const Loc& loc) {
     const auto found = seen_.find(x.impl());
     if (found != seen_.end()) return found->second;
-    // What is known outside of a part may be another one's elements without a gradient.
+    // A tensor known outside of a part may be another one's elements without a gradient.
     if (Seen* same = outer_ && outer_->knows(x) ? nullptr : alias_of(x)) {
         const TensorImpl* base = same->tensor.impl();
         Graph::Value* value = current(*same, loc);
@@ -385,7 +385,7 @@ Graph::Node* Tracer::append(Attributes attributes, const std::vector<Graph::Valu
     return node;
 }
 
-// A tensor whose storage was written to through another one is a view of it, or it is what others are views of, and was noted then.
+// If a tensor's storage was written to through another tensor, it is a view of that, or the base of views, which was noted then.
 Graph::Value* Tracer::current(Seen& s, const Loc& loc) {
     const std::uint32_t version = version_of(s.tensor);
     if (s.version == version) return s.value;
@@ -403,7 +403,7 @@ Graph::Value* Tracer::current(Seen& s, const Loc& loc) {
     return s.value;
 }
 
-// Of what was not written by ops since: are the elements as they were when the program got the address?
+// Checks that elements which no op has written are as they were when the program got the address.
 void Tracer::check_exposed(const Tensor& x) const {
     for (const Exposed& e : exposed_) {
         if (!e.tensor.shares_storage(x) || e.version != version_of(e.tensor) || same_elements(e.tensor, e.copy)) continue;
@@ -414,7 +414,7 @@ void Tracer::check_exposed(const Tensor& x) const {
     }
 }
 
-// After an op has written to some of them.
+// Called after an op has written to some of them.
 void Tracer::copy_exposed() {
     const PauseRecording pause;
     for (Exposed& e : exposed_) {
@@ -424,15 +424,15 @@ void Tracer::copy_exposed() {
 }
 
 void Tracer::forget_unused() {
-    std::unordered_map<const Storage*, std::uint32_t> known;  // how many of the tensors with this storage
+    std::unordered_map<const Storage*, std::uint32_t> known;  // the number of tensors with this storage
     for (const TensorImpl* made : made_) {
         if (seen_.count(made)) ++known[made->storage];
     }
     std::vector<const TensorImpl*> left;
-    for (std::size_t i = made_.size(); i-- > 0;) {  // views come behind what they are views of
+    for (std::size_t i = made_.size(); i-- > 0;) {  // views come after their bases
         const auto found = seen_.find(made_[i]);
         if (found == seen_.end()) continue;
-        const Storage* storage = made_[i]->storage;  // which a tensor may have that was not used yet: a detached one
+        const Storage* storage = made_[i]->storage;  // a tensor that was not used yet may have it: a detached one
         const bool is_shared = __atomic_load_n(&storage->refs, __ATOMIC_ACQUIRE) > known[storage];
         if (__atomic_load_n(&made_[i]->refs, __ATOMIC_ACQUIRE) > 1 || is_shared || views_.count(made_[i]) > 0) {
             left.push_back(made_[i]);
@@ -455,7 +455,7 @@ void Tracer::before_write(const Tensor& self) {
     if (inner_) return;
     if (!exposed_.empty()) check_exposed(self);
     auto found = seen_.find(self.impl());
-    if (found == seen_.end() && alias_of(self)) {  // detach() gave it, and this is its first use
+    if (found == seen_.end() && alias_of(self)) {  // detach() made it, and this is its first use
         seen(self, last_line_);
         found = seen_.find(self.impl());
     }
@@ -479,7 +479,7 @@ void Tracer::before_write(const Tensor& self) {
     }
     const Tensor* whole = &self;
     if (found != seen_.end()) {
-        current(found->second, last_line_);  // a view is made anew before it is another value
+        current(found->second, last_line_);  // a view is made again before it becomes another value
         const Seen* root = &found->second;
         while (root->base) root = &seen_.at(root->base);
         if (!root->outer) return;
@@ -494,9 +494,9 @@ void Tracer::before_write(const Tensor& self) {
 
 void Tracer::written(const Tensor& self, const Loc& caller) {
     if (inner_) return;
-    // The tensor that the storage was made with stands before it, see core/tensor.cpp.
+    // The tensor that the storage was made with is in front of it, see core/tensor.cpp.
     const std::uint16_t made_in = (reinterpret_cast<const TensorImpl*>(self.impl()->storage) - 1)->trace;
-    if (made_in == detail::thread.trace) return;  // what else the library makes, or what value_of() finds
+    if (made_in == detail::thread.trace) return;  // made by the library, or found by value_of()
     const char* op = detail::thread.op ? detail::thread.op : "the program";
     writes_.push_back({self, op, caller.line() ? caller : last_line_});
 }
@@ -512,7 +512,7 @@ void Tracer::fail_unseen_write(const Tensor& x) const {
     fail<TapeError>(loc, "trace: {} writes to a tensor of shape {} in a way that a graph cannot hold", op, x.shape());
 }
 
-// What a view's base is after the view has become another value.
+// Updates a view's base after the view has become another value.
 void Tracer::put_back(Seen& whole, const Seen& part, const Loc& loc) {
     if (!part.view) {
         whole.value = part.value;
@@ -575,7 +575,7 @@ void Tracer::note_write(Seen& s, Graph::Value* value, const Loc& loc) {
     }
 }
 
-// What the program holds: numbers between braces, memory that it gives.
+// A tensor that the program makes of its own data: numbers in braces, or memory.
 void Tracer::note_constant(TensorImpl* made) {
     const PauseRecording pause;
     if (outer_ && made->rank > 0) {
@@ -601,7 +601,7 @@ void Tracer::end(const RecordArgs& ran) {
         const Tensor& x = *ran.inputs[i];
         if (!exposed_.empty()) check_exposed(x);
         Seen& s = seen(x, ran.loc);
-        // What the op has written to is looked up as it was before.
+        // A tensor that the op has written to is looked up as it was before.
         bool is_written = false;
         for (int k = 0; k < ran.output_count; ++k) is_written |= ran.outputs[k] == x.impl();
         inputs.push_back(used(s, is_written ? s.value : current(s, ran.loc), ran.loc));
@@ -640,7 +640,7 @@ void Tracer::end(const RecordArgs& ran) {
 
 namespace {
 
-// Whether it is the same in each run: made of constants alone.
+// True if it is the same in each run: made of constants alone.
 bool is_fixed(const Graph::Value* value) {
     std::vector<const Graph::Value*> open{value};
     std::unordered_set<const Graph::Node*> seen;
@@ -659,7 +659,7 @@ bool is_fixed(const Graph::Value* value) {
 
 void Tracer::read(const char* what, const Tensor& x, const Loc& caller) {
     if (inner_) return;
-    const Loc& loc = caller.line() ? caller : last_line_;  // printing does not know its own
+    const Loc& loc = caller.line() ? caller : last_line_;  // printing does not know its own line
     Graph::Value* value = value_of(x, loc);
     const auto copy = [&x] {
         const PauseRecording pause;
@@ -697,7 +697,7 @@ void Tracer::named(const Tensor& parameter, const std::string& name) {
 
 // --- Parts -----------------------------------------------------------------------------------------------------------------------
 
-// Whether it has been given as a parameter.
+// True if it has been given as a parameter.
 bool Tracer::is_named(const Tensor& x) const {
     const auto is_it = [&](const auto& named) { return named.second.is_same(x); };
     return std::any_of(named_.begin(), named_.end(), is_it) || (outer_ && outer_->is_named(x));

@@ -1,8 +1,8 @@
 // The tracer: a watcher of ops that writes them into a graph.
 //
-// A graph's values are never overwritten. Where the program writes in place, the tensor stands for a new value from then on; where
-// what it writes to is a view, the tensor that it is a view of does too (an op of the kind of slice_scatter), and other views of
-// that are made anew when they are used next.
+// A graph's values are never overwritten. After the program writes in place, the tensor stands for a new value. If it wrote to a
+// view, the base tensor also stands for a new value (by an op such as slice_scatter), and other views of the base
+// are made again at their next use.
 #pragma once
 
 #include <unordered_map>
@@ -14,19 +14,19 @@
 
 namespace tapir::detail {
 
-/// The number of a new trace, for its TracingScope.
+/// A number for a new trace, for its TracingScope.
 std::uint16_t next_trace() noexcept;
 
-/// Whether its ops draw random numbers.
+/// True if its ops draw random numbers.
 bool draws(const Graph& graph);
 
-/// A leaf's gradient, to be put back.
+/// A leaf's gradient, saved so that it can be put back.
 class KeptGradient {
  public:
     explicit KeptGradient(const Tensor& leaf);  // with gradient_mutex() held
     void put_back() const;
     const Tensor& leaf() const noexcept { return leaf_; }
-    /// Undefined: it has none, or none that is computed.
+    /// Undefined: the leaf has none, or none that is computed yet.
     const Tensor& gradient() const noexcept { return grad_; }
 
  private:
@@ -38,40 +38,40 @@ class KeptGradient {
 
 class Tracer : public OpWatcher {
  public:
-    /// loc: of the call.
+    /// loc: the line of the call.
     Tracer(const TraceOptions& options, const Loc& loc);
-    /// The tracer that this thread's ops are told to, or null.
+    /// The tracer that this thread's ops report to, or null.
     static Tracer* current() noexcept;
 
     void add_input(const std::string& name, const Tensor& x);
-    /// The value that a tensor stands for now; one that was not seen yet becomes a parameter or a constant.
+    /// The value that a tensor stands for now. A tensor that was not seen yet becomes a parameter or a constant.
     Graph::Value* value_of(const Tensor& x, const Loc& loc);
     std::size_t node_count() const noexcept { return graph_.nodes().size(); }
-    /// Nodes from that one on are of this module, and this line, where there is one; but for those that have a module already. Its type, where it has
-    /// one, is what the program called: a node of an ONNX model.
+    /// Assigns nodes from that one on to this module, and to this line if it has one, except nodes that have a module already. If the module has a
+    /// type, it is what the program called: a node of an ONNX model.
     void set_module(std::size_t from, const ModuleName* module, const Loc& line);
-    /// Tensors that the trace made and that nobody else holds any more, nor views of them: the program cannot use them again. Their memory is free then.
+    /// Forgets tensors that the trace made and that nobody else holds any more, nor views of them: the program cannot use them. Frees their memory.
     void forget_unused();
-    /// Notes what was written to parameters and inputs; nothing is told to the tracer after it.
+    /// Notes what was written to parameters and inputs. The tracer must be told nothing after it.
     Graph finish();
-    /// The program makes another tensor of its elements, which may be used before this is.
+    /// Called when the program makes another tensor of x's elements, which may be used before x is.
     void note_source(const Tensor& x);
-    /// No gradient goes on from this tensor.
+    /// No gradient flows on from this tensor.
     void note_stop(const Tensor& x, GradientStop stop);
-    /// Whether random numbers were drawn.
+    /// True if random numbers were drawn.
     bool drew() const;
-    /// What the tensors that the program wrote to held before.
+    /// The tensors that the program wrote to, with their contents before.
     std::vector<std::pair<Tensor, Tensor>> take_backups() { return std::move(backups_); }
-    /// The program is about to forget its gradient, or to set another one; to ask for it; to add to it, with gradient_mutex() held.
+    /// Called before the program clears or replaces its gradient; reads it; adds to it, with gradient_mutex() held.
     void note_reset(const Tensor& leaf);
     void note_grad(const Tensor& leaf);
     void note_addition(const Tensor& leaf);
-    /// The leaves whose gradients the program has changed, with those that they had. Those of others may be other threads' by now.
+    /// The leaves whose gradients the program has changed, with their earlier gradients. Other leaves may belong to other threads by now.
     std::vector<KeptGradient> take_gradients();
 
     /// A function that the program calls, as a graph: a branch, the body of a loop. It has an input for each operand, and then one
-    /// for each tensor that the function uses beside these (captures); numbers are constants of its own. Throws TapeError where the
-    /// function writes to what it did not make.
+    /// for each other tensor that the function uses (captures); numbers become its own constants. Throws TapeError if the
+    /// function writes to a tensor that it did not make.
     struct Part {
         std::shared_ptr<const Graph> graph;
         std::vector<Tensor> captures;
@@ -92,20 +92,20 @@ class Tracer : public OpWatcher {
 
  private:
     struct Seen {
-        Tensor tensor;  // held, so that its address stays its own
+        Tensor tensor;  // held, so that no other tensor gets its address
         Graph::Value* value;
-        std::uint32_t version;             // of the storage, for which `value` holds
-        const TensorImpl* base = nullptr;  // that it is a view of
-        Graph::Node* view = nullptr;       // how; null: it is the same elements in the same shape (detach())
-        Graph::Value* outer = nullptr;     // what it was before the trace; null: the trace made it
-        int piece = 0;                     // which result of `view`
+        std::uint32_t version;             // of the storage, for which `value` is right
+        const TensorImpl* base = nullptr;  // the tensor that it is a view of
+        Graph::Node* view = nullptr;       // the node that makes the view; null: same elements in the same shape (detach())
+        Graph::Value* outer = nullptr;     // its value before the trace; null: the trace made it
+        int piece = 0;                     // index of the result of `view`
         GradientStop stop = GradientStop::none;
-        bool is_of_forward = false;  // a custom function's forward has made it, whose results say that their gradient is the program's
-        // The value of the node that says so, made at the first use by what may have a gradient, and of what it is.
+        bool is_of_forward = false;  // made by a custom function's forward; its results state that their gradient is the program's
+        // The value of the node that states the stop, made at the first use by an op that may have a gradient, and the value it was made of.
         Graph::Value *stopped = nullptr, *stopped_of = nullptr;
-        Graph::Value* before = nullptr;  // it was written to, where that is why it stops
+        Graph::Value* before = nullptr;  // its value before the write that stops its gradient
     };
-    explicit Tracer(Tracer& outer, const char* what);  // of a part
+    explicit Tracer(Tracer& outer, const char* what);  // for a part
     Graph::Value* capture(const Tensor& x, const Loc& loc);
     bool is_outer(const Seen& s) const;
     bool knows(const Tensor& x) const;
@@ -122,9 +122,9 @@ class Tracer : public OpWatcher {
     void note_constant(TensorImpl* made);
     struct Leaf {
         KeptGradient kept;
-        bool is_reset = false;  // the program has forgotten the gradient that was there
+        bool is_reset = false;  // the program has cleared the gradient that was there
         bool is_changed = false;
-        Loc added_at;  // where one was added to none, though the program had not made sure that there is none
+        Loc added_at;  // set where a gradient was added to none, although the program had not made sure that there was none
     };
     Leaf& note_leaf(const Tensor& x);
     [[noreturn]] void fail_old_gradient(const Tensor& leaf, const Loc& loc) const;
@@ -137,10 +137,10 @@ class Tracer : public OpWatcher {
 
     Graph graph_;
     std::unordered_map<const TensorImpl*, Seen> seen_;
-    std::vector<const TensorImpl*> made_;               // by the trace, in order, of those in seen_
-    std::unordered_map<const TensorImpl*, int> views_;  // how many of seen_ are views of it
+    std::vector<const TensorImpl*> made_;               // the tensors in seen_ that the trace made, in order
+    std::unordered_map<const TensorImpl*, int> views_;  // the number of views of each base in seen_
     std::unordered_map<const OpInfo*, const OpForm*> forms_;
-    std::vector<std::pair<std::string, Tensor>> named_;  // parameters, by the names that they shall have
+    std::vector<std::pair<std::string, Tensor>> named_;  // parameters, with the names that they shall have
     std::vector<std::pair<Tensor, Tensor>> backups_;
     std::vector<Tensor> sources_;  // of detached tensors
     struct Stop {
@@ -148,36 +148,36 @@ class Tracer : public OpWatcher {
         GradientStop stop;
         bool is_of_forward;
     };
-    std::unordered_map<const TensorImpl*, Stop> stops_;  // that were not used yet
-    int no_grad_ = 0;                                    // how many NoGradScopes there were when it began
+    std::unordered_map<const TensorImpl*, Stop> stops_;  // not used yet
+    int no_grad_ = 0;                                    // the number of NoGradScopes when it began
     friend class TracerScope;
     std::unordered_map<const TensorImpl*, Leaf> leaves_;
     TraceOptions::Reads reads_;
-    // What was written to that was there before the trace, until the op that did it is told of.
+    // A write to a tensor from before the trace, until the op that wrote reports.
     struct Write {
         Tensor tensor;
         std::string op;
         Loc loc;
     };
     std::vector<Write> writes_;
-    // Whose address the program has, so that it may write there without being seen.
+    // A tensor whose address the program has, so that it may write there unseen.
     struct Exposed {
         Tensor tensor, copy;  // as it is now
         std::uint32_t version;
         Loc loc;
     };
     std::vector<Exposed> exposed_;
-    std::vector<Tensor> numbers_;  // that are constants of parts, and not known outside of these
+    std::vector<Tensor> numbers_;  // constants of parts, unknown outside of these
     int unnamed_ = 0;
     Tracer& root() noexcept { return outer_ ? outer_->root() : *this; }
-    Tracer* outer_ = nullptr;  // whose part this is
-    Tracer* inner_ = nullptr;  // which traces a part now: what is told is its
+    Tracer* outer_ = nullptr;  // the tracer whose part this is
+    Tracer* inner_ = nullptr;  // the tracer of the part that is being traced now; it gets all reports
     const char* what_ = "trace";
     std::vector<Tensor> captures_;
     Loc last_line_;  // of the last op; of the call before the first one
 };
 
-/// What ops are told to while it lives.
+/// Directs the thread's ops to a tracer while it lives.
 class TracerScope {
  public:
     explicit TracerScope(Tracer& tracer) noexcept;

@@ -1,4 +1,4 @@
-// TurnBound: for loops that are tried out on made-up numbers, on which they may have no end.
+// TurnBound: limits loops that are tried out on made-up numbers, on which they may not end.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace tapir::detail {
 
 inline constexpr std::int64_t kMadeUpTurns = 10'000;
 
-/// While it lives the while_loops of its thread may take so many turns, all together: ValueError. Where several live, each counts.
+/// While it lives, the while_loops of its thread may take so many turns in total, else ValueError. If several live, each counts.
 class TurnBound {
  public:
     explicit TurnBound(std::int64_t turns) noexcept;
@@ -18,7 +18,7 @@ class TurnBound {
     TurnBound& operator=(const TurnBound&) = delete;
 
     bool is_spent() const noexcept { return left_ == 0; }
-    /// A loop takes another turn, or so many.
+    /// Counts one more turn of a loop, or several.
     static void count_turn(const Loc& loc, std::int64_t turns = 1);
 
  private:

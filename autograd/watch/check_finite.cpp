@@ -25,14 +25,14 @@ namespace {
 using detail::largest_of;
 using detail::Values;
 
-// Values with nan or inf among them; nothing where all are finite or are no floating numbers.
+// Returns the values if some are nan or inf; nullopt if all are finite, or not floating.
 std::optional<Values> bad_values(const Tensor& x) {
     if (!x.defined() || !is_floating(x.dtype())) return std::nullopt;
     if (x.isfinite().all().item<bool>()) return std::nullopt;
     return detail::values_of(x);
 }
 
-// What has been seen of all that goes into an op or a rule.
+// The kinds of values in all operands of an op or a rule.
 struct Seen {
     bool nan = false, inf = false;
     void add(const std::optional<Values>& bad) {
@@ -45,16 +45,16 @@ struct Seen {
         nan |= more.nan;
         inf |= more.inf;
     }
-    // A number among elements of this dtype, to which it may be too large.
+    // Adds a number that meets elements of this dtype, for which it may be too large.
     void add(double number, DType dtype) {
         nan |= std::isnan(number);
         inf |= std::abs(number) > (is_floating(dtype) ? largest_of(dtype) : largest_of(float64));
     }
-    // Whether these values are the first of their kind.
+    // True if the operands explain these values, which are not the first of their kind then.
     bool explains(const Values& bad) const { return nan || (inf && bad.nan == 0); }
 };
 
-// The numbers that an element-wise op was given: what its record keeps.
+// The number arguments of an element-wise op, which its record keeps.
 std::pair<const double*, int> numbers_of(const Record& record) {
     if (record.op->params == 0 || record.flags & Record::kReleased) return {nullptr, 0};
     return {static_cast<const double*>(record.attrs()), record.op->params};
@@ -77,7 +77,7 @@ bool is_one_of(std::string_view name, std::initializer_list<std::string_view> na
     return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// Why it makes nan of infinities.
+// The reason why an op makes nan of infinities.
 std::string cause_of_infinite(std::string_view op, const std::vector<Values>& in) {
     std::size_t i = 0;
     while (in[i].inf == 0) ++i;
@@ -90,7 +90,7 @@ std::string cause_of_infinite(std::string_view op, const std::vector<Values>& in
     return fmt::format("{}: input {} holds inf already", how, i);
 }
 
-// Why a forward op gives nan or inf for inputs that have none, as far as they tell. `ran`: the same op.
+// The reason why a forward op makes nan or inf from inputs without any, as far as they tell. `ran`: the same op.
 std::string forward_cause(std::string_view op, const std::vector<Values>& in, DType result, const RecordArgs& ran) {
     if (in.empty()) return "";
     if (std::any_of(in.begin(), in.end(), [](const Values& v) { return v.inf > 0; })) return cause_of_infinite(op, in);
@@ -140,7 +140,7 @@ std::string forward_cause(std::string_view op, const std::vector<Values>& in, DT
     return "";
 }
 
-// The same of a rule. `saved`: what it computes with.
+// The reason for a rule. `saved`: the tensors that it computes with.
 std::string backward_cause(std::string_view op, const Values& g, const std::vector<Values>& saved, const Values& made) {
     const auto any = [&](auto&& holds) { return std::any_of(saved.begin(), saved.end(), holds); };
     const bool has_zero = any([](const Values& v) { return v.zeros > 0; });
@@ -163,7 +163,7 @@ std::string backward_cause(std::string_view op, const Values& g, const std::vect
     return "";
 }
 
-// "the result", or of an optimizer's update "exp_avg of encoder.bias".
+// "the result", or, for an optimizer's update, "exp_avg of encoder.bias".
 template <class Name>
 std::string result_name(const RecordArgs& ran, int k, const Name& name) {
     if (!OperandNames::of_output(k)) return k == 0 ? "the result" : name(k);
@@ -173,7 +173,7 @@ std::string result_name(const RecordArgs& ran, int k, const Name& name) {
     return parameter ? fmt::format("{}{}{}", what, k == 0 ? " " : " of ", parameter) : what;
 }
 
-// How it speaks of what it finds: to the user, or to gdb (`tapir break-nonfinite`).
+// The receiver of findings: the user, or gdb (`tapir break-nonfinite`).
 enum class Found { throws, stops };
 
 class FiniteWatcher : public OpWatcher {
@@ -222,7 +222,7 @@ class FiniteWatcher : public OpWatcher {
                 values.push_back(self ? self->values : detail::values_of(x));
                 inputs += fmt::format("\n  {}: {}", input_name(i), describe(x, values.back()));
             }
-            // What an optimizer keeps for a parameter is changed with it.
+            // An optimizer changes its state for a parameter together with the parameter.
             for (int o = 1; o < ran.output_count; ++o) {
                 const Written* self = before(ran.outputs[o]);
                 if (!self) continue;
@@ -241,7 +241,7 @@ class FiniteWatcher : public OpWatcher {
     }
 
     void begin_walk(Walk& walk) override {
-        // Of an earlier one, which lay at the same address.
+        // Drops entries of an earlier walk, which had the same address.
         std::erase_if(given_, [&](const auto& entry) { return entry.first.first == &walk; });
         const auto ended = std::find_if(outer_.begin(), outer_.end(), [&](const Outer& outer) { return outer.walk == &walk; });
         if (ended == outer_.end()) return;
@@ -275,7 +275,7 @@ class FiniteWatcher : public OpWatcher {
         const Tensor given = product ? gradient_ops::product(g, *product) : g;
         const std::optional<Values> bad = bad_values(given);
         Given& sum = given_[{&walk, record.inputs()[i]}];
-        if (sum.count == 0) sum.seen.add(walk.slots[record.inputs()[i]].grad);  // from before gdb asked for this
+        if (sum.count == 0) sum.seen.add(walk.slots[record.inputs()[i]].grad);  // it dates from before gdb asked for this check
         ++sum.count;
         sum.last = &record;
         sum.input = i;
@@ -298,7 +298,7 @@ class FiniteWatcher : public OpWatcher {
     }
 
     void end_rule(Walk&, std::uint32_t) override {
-        if (outer_.empty()) return;  // it has begun before this lived
+        if (outer_.empty()) return;  // it began before this watcher lived
         restore(outer_.back());
         outer_.pop_back();
     }
@@ -309,7 +309,7 @@ class FiniteWatcher : public OpWatcher {
         const std::optional<Values> bad = bad_values(walk.slots[value].grad);
         if (!bad || found == given_.end()) return;
         Seen in = found->second.seen;
-        in.add(in_);  // a checkpoint hands its gradient on to what its function made
+        in.add(in_);  // a checkpoint passes its gradient on to the results of its function
         found->second.seen.add(bad);
         if (!in.explains(*bad)) tell_sum(walk, value, found->second, walk.slots[value].grad, *bad, "");
     }
@@ -319,7 +319,7 @@ class FiniteWatcher : public OpWatcher {
         if (is_off() || found == given_.end()) return;
         const GradientSlot& slot = walk.slots[leaf];
         const TensorImpl* x = walk.log.records[leaf]->saved()[0].impl;
-        if (!slot.pending && !x->meta->has_gradient()) return;  // it has been looked at
+        if (!slot.pending && !x->meta->has_gradient()) return;  // it has been checked
         const Tensor sum = sum_of_gradients(*x->meta, slot, Shape(x->sizes, x->rank));
         const std::optional<Values> bad = bad_values(sum);
         if (!bad) return;
@@ -339,11 +339,11 @@ class FiniteWatcher : public OpWatcher {
     }
 
  private:
-    // What a value has been given in a walk.
+    // The contributions that a value has got in a walk.
     struct Given {
         Seen seen;
         int count = 0;
-        const Record* last = nullptr;  // whose rule gave the last of it, to this input
+        const Record* last = nullptr;  // the one whose rule gave the last contribution, to this input
         int input = 0;
     };
 
@@ -381,7 +381,7 @@ class FiniteWatcher : public OpWatcher {
         gdb::nonfinite(op, detail::error_text(text, loc).c_str(), detail::error_place(loc));  // the op goes on: no Error is made
     }
 
-    // A tensor that the op that has begun writes into, as it was.
+    // A tensor that the current op writes into, as it was before.
     struct Written {
         const TensorImpl* tensor;
         Seen seen;
@@ -391,13 +391,13 @@ class FiniteWatcher : public OpWatcher {
     WatchScope scope_{*this};
     Found found_;
     std::vector<Written> written_;
-    // Of the rule that runs: what goes into it, its first gradient, what the op has saved.
+    // For the rule that runs: its operands, its first gradient, the op's saved tensors.
     Seen in_;
     Tensor g_;
     std::vector<Tensor> saved_;
-    // Of the rules around it, which have called a function of the user's or run a checkpoint's.
+    // For the rules around it, which have called a user's function or run a checkpoint's.
     struct Outer {
-        const Walk* walk = nullptr;  // of the rule inside
+        const Walk* walk = nullptr;  // the walk of the inner rule
         Seen in;
         Tensor g;
         std::vector<Tensor> saved;

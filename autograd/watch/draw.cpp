@@ -1,4 +1,4 @@
-// The tape as a drawing: a box for each run of a module's records.
+// Draws the tape: a box for each run of a module's records.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -17,10 +17,10 @@ namespace {
 
 using namespace drawing;
 
-constexpr std::size_t kRowsShown = 8;    // of a box
-constexpr std::uint32_t kUsesShown = 8;  // of a leaf
+constexpr std::size_t kRowsShown = 8;    // limit per box
+constexpr std::uint32_t kUsesShown = 8;  // limit for leaves
 
-// Parameters are left out, as other leaves that many ops use: the boxes' tooltips name them.
+// Leaves out parameters, and other leaves that many ops use: the boxes' tooltips name them.
 std::vector<bool> left_out(const Log& log, std::size_t begin) {
     std::vector<std::uint32_t> uses(log.records.size());
     for (std::size_t i = begin; i < log.records.size(); ++i) {
@@ -44,7 +44,7 @@ Drawing boxes_of(const Log& log, std::size_t begin) {
     const std::vector<bool> is_out = left_out(log, begin);
     std::vector<std::size_t> box_of(log.records.size());
     std::uint32_t call = 0;
-    bool is_open = false;  // whether the last box may take the next record
+    bool is_open = false;  // the last box may take the next record
     for (std::size_t i = begin; i < log.records.size(); ++i) {
         const Record& record = *log.records[i];
         if (is_out[i]) continue;

@@ -1,4 +1,4 @@
-// Drawings: where boxes and edges go, and how they are written.
+// Drawings: the layout of boxes and edges, and the output.
 #include "tapir/autograd/watch/drawing_impl.h"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ constexpr std::size_t kBendsOfBox = 4;  // on average
 constexpr double kCharacter = 6.6, kSmallCharacter = 5.4, kLine = 15, kGap = 22, kLayerGap = 46, kMargin = 20;
 constexpr int kSweeps = 8;
 
-// --- Where it is drawn -------------------------------------------------------------------------------------------------------
+// --- Layout -------------------------------------------------------------------------------------------------------------------
 
 void put_into_layers(Drawing& drawing) {
     // Boxes are in the order of execution, so that an edge leads to a later one. Layer 0 is at the bottom.
@@ -55,13 +55,13 @@ void put_into_layers(Drawing& drawing) {
         drawing.boxes[from].below.push_back(to);
         drawing.boxes[to].above.push_back(from);
     };
-    // The shortest edges have bends first. When these are some times as many as the boxes, the edges that are left are drawn straight: a
+    // The shortest edges get bends first. Once there are several times as many bends as boxes, the remaining edges are drawn straight: a
     // tape whose every step is used at its end would need the square of its length.
     const auto crossed = [&](const Edge& edge) { return std::max(0, drawing.boxes[edge.from].layer - drawing.boxes[edge.to].layer - 1); };
     std::vector<int> lengths;
     for (const Edge& edge : drawing.edges) lengths.push_back(crossed(edge));
     std::sort(lengths.begin(), lengths.end());
-    int longest = lengths.empty() ? 0 : lengths.back();  // of edges with bends
+    int longest = lengths.empty() ? 0 : lengths.back();  // among edges with bends
     std::size_t left = kBendsOfBox * (drawing.boxes.size() + 100);
     for (const int length : lengths) {
         if (static_cast<std::size_t>(length) > left) {
@@ -89,7 +89,7 @@ void put_into_layers(Drawing& drawing) {
     drawing.layers.resize(static_cast<std::size_t>(highest) + 1);
 }
 
-// From the results up, each box beside its siblings: without crossings where the drawing is a tree.
+// Orders boxes from the results up, each beside its siblings: this avoids crossings if the drawing is a tree.
 void put_in_order(Drawing& drawing) {
     std::vector<bool> seen(drawing.boxes.size());
     std::vector<std::size_t> stack;
@@ -106,7 +106,7 @@ void put_in_order(Drawing& drawing) {
             stack.insert(stack.end(), box.above.rbegin(), box.above.rend());
         }
     }
-    // Then by the mean place of the neighbours, up and down in turn.
+    // Then orders by the mean place of the neighbours, up and down in turn.
     std::vector<double> place(drawing.boxes.size());
     const auto number_layer = [&](const std::vector<std::size_t>& layer) {
         for (std::size_t i = 0; i < layer.size(); ++i) place[layer[i]] = static_cast<double>(i);
@@ -141,7 +141,7 @@ void measure(Drawing& drawing) {
     }
 }
 
-// The places of a layer that are nearest to the wanted ones with all gaps kept: isotonic regression by pooling neighbours.
+// Moves a layer to the places nearest to the wanted ones that keep all gaps: isotonic regression by pooling neighbours.
 void place_layer(Drawing& drawing, const std::vector<std::size_t>& layer, const std::vector<double>& wanted) {
     struct Block {
         double sum;
@@ -186,7 +186,7 @@ void place_boxes(Drawing& drawing) {
                 for (const std::vector<std::size_t>* side : {&box.above, &box.below}) {
                     for (const std::size_t n : *side) {
                         const Box& other = drawing.boxes[n];
-                        const double weight = box.is_bend && other.is_bend ? 4 : 1;  // long edges are to be straight
+                        const double weight = box.is_bend && other.is_bend ? 4 : 1;  // long edges should be straight
                         sum += weight * other.x;
                         weights += weight;
                     }
@@ -217,12 +217,12 @@ void place_boxes(Drawing& drawing) {
     drawing.height = y - kLayerGap + kMargin;
 }
 
-// --- Writing it --------------------------------------------------------------------------------------------------------------
+// --- Output ------------------------------------------------------------------------------------------------------------------
 
-// Labels of edges: those that would lie on each other go to the lines above and below, of which a gap between layers has three.
+// Labels of edges: labels that would overlap move to the lines above and below; a gap between layers has three lines.
 class Labels {
  public:
-    /// The y of a label that is to begin at x; without room on any line the wanted one.
+    /// Returns the y of a label that begins at x; the wanted one if no line has room.
     double place(double x, double y, double width) {
         for (const double line : {y, y + kLabelLine, y - kLabelLine}) {
             std::map<double, double>& taken = lines_[std::lround(line * 10)];
@@ -237,16 +237,16 @@ class Labels {
 
  private:
     static constexpr double kLabelLine = 11;
-    std::map<long, std::map<double, double>> lines_;  // of each y, in tenths: from where to where there is one
+    std::map<long, std::map<double, double>> lines_;  // for each y, in tenths: begin and end of its labels
 };
 
 void write_edge(std::string& svg, const Drawing& drawing, const Edge& edge, Labels& labels) {
     const Box &from = drawing.boxes[edge.from], &to = drawing.boxes[edge.to];
     double x = from.x, y = from.bottom;
     std::string path = fmt::format("M{:.1f} {:.1f}", x, from.y + from.height);
-    // Between layers it is curved, within one it runs straight: beside the boxes, which keep a gap.
+    // An edge is curved between layers and straight within one, beside the boxes, which keep a gap.
     const auto straight = [&](double from_y, double to_y) {
-        if (to_y - from_y >= 0.1) path += fmt::format("V{:.1f}", to_y);  // else the tip would not know where to point
+        if (to_y - from_y >= 0.1) path += fmt::format("V{:.1f}", to_y);  // otherwise the arrow tip would have no direction
     };
     const auto curve_to = [&](double next_x, double next_y) {
         const double middle = (y + next_y) / 2;
@@ -266,14 +266,14 @@ void write_edge(std::string& svg, const Drawing& drawing, const Edge& edge, Labe
     svg += fmt::format("<path d=\"{}\" marker-end=\"url(#tip)\"><title>{}</title></path>\n", path, detail::xml_text(edge.label));
     const double next_x = edge.bends.empty() ? to.x : drawing.boxes[edge.bends[0]].x;
     const double next_y = edge.bends.empty() ? to.top : drawing.boxes[edge.bends[0]].top;
-    // An edge to the left has its label there, away from those of other edges.
+    // An edge to the left has its label on the left, away from those of other edges.
     const double middle_x = (from.x + next_x) / 2, width = kSmallCharacter * static_cast<double>(edge.label.size());
     const double label_x = next_x < from.x - kCharacter ? std::max(middle_x - 3 - width, 2.0) : middle_x + 3;
     const double label_y = labels.place(label_x, (from.bottom + next_y) / 2 + 3, width);
     svg += fmt::format("<text class=\"e\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", label_x, label_y, detail::xml_text(edge.label));
 }
 
-// Light, as #rrggbb: not all that show SVG know hsl().
+// A light colour, as #rrggbb: not all SVG viewers know hsl().
 std::string colour_of(double hue) {
     constexpr double kLightness = 0.88, kChroma = 0.65 * (1 - kLightness) * 2;  // a saturation of 0.65
     const auto part = [&](double at) {                                          // red at 0, green and blue at a third before and after

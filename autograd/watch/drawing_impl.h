@@ -1,5 +1,5 @@
-// Drawings of boxes in layers (Sugiyama, Tagawa & Toda 1981), each edge from a box to a later one: what the drawings of tapes and of
-// graphs have in common.
+// Drawings of boxes in layers (Sugiyama, Tagawa & Toda 1981), each edge from a box to a later one: shared by the drawings of tapes
+// and of graphs.
 #pragma once
 
 #include <map>
@@ -10,24 +10,24 @@
 
 namespace tapir::drawing {
 
-constexpr std::size_t kBoxesShown = 10'000;  // of a drawing: browsers are slow with more
+constexpr std::size_t kBoxesShown = 10'000;  // limit per drawing: browsers are slow with more
 
 struct Row {
     std::string text, tooltip;
     const char* style = "";  // a class of svg_of(): "p" a parameter, "c" a constant
 };
 
-/// Results are below what they are made of. Boxes are given in an order in which an edge leads to a later one.
+/// Results are below their operands. Boxes are given in an order in which an edge leads to a later one.
 struct Box {
-    std::string title, type;  // what is known of the title
+    std::string title, type;  // type: more about the title
     std::string fill = {};    // a colour; "": that of the hue, or grey without a title
     double hue = 0;           // 0 to 1
     std::vector<Row> rows = {};
-    // Where it is drawn. A bend is that of an edge which crosses layers.
+    // The place in the drawing. A bend belongs to an edge that crosses layers.
     bool is_bend = false;
     int layer = 0;
-    double x = 0, y = 0, width = 2, height = 0;       // x: of the middle
-    double top = 0, bottom = 0;                       // of its layer, within which its edges run straight down
+    double x = 0, y = 0, width = 2, height = 0;       // x: the middle
+    double top = 0, bottom = 0;                       // bounds of its layer, within which its edges run straight down
     std::vector<std::size_t> above = {}, below = {};  // neighbours in the layers beside, for the placing
 };
 
@@ -44,7 +44,7 @@ struct Drawing {
     double width = 0, height = 0;
 };
 
-/// One for all that is below one name: "encoder" of "encoder.cell". Steps of the golden ratio keep them apart, however many there are.
+/// One hue for all names below a common one: "encoder" for "encoder.cell". Steps of the golden ratio keep any number of them apart.
 class Hues {
  public:
     double of(std::string_view title);
@@ -53,10 +53,10 @@ class Hues {
     std::map<std::string, double> numbers_;  // in order of appearance
 };
 
-/// Leaves out edges that come twice, and rows of a box beyond so many.
+/// Removes repeated edges, and rows of a box beyond the limit.
 void shorten(Drawing& drawing, std::size_t most_rows);
 
-/// A drawing with a title, of several that belong together: the first is what the others are parts of.
+/// A titled drawing, for several that belong together: the others are parts of the first.
 using Panel = std::pair<std::string, Drawing>;
 std::string svg_of(std::vector<Panel> panels);
 std::string dot_of(std::string_view name, const std::vector<Panel>& panels);

@@ -1,4 +1,4 @@
-// gradient_by_use: a watcher that keeps what rules give to one leaf.
+// gradient_by_use: a watcher that keeps the contributions of rules to one leaf.
 #include "tapir/autograd/watch/gradient_by_use.h"
 
 #include <algorithm>
@@ -18,13 +18,13 @@
 namespace tapir {
 namespace {
 
-// It is told of every edge that a gradient flows along, an op's after those of all that used its results: so depths are known in time.
+// It sees every edge that a gradient flows along, those of an op after those of all ops that used its results: so depths are known in time.
 class UseWatcher : public OpWatcher {
  public:
     UseWatcher(std::size_t begin, const Tensor& x, const Loc& loc) : begin_(begin), x_(x), loc_(loc) {}
 
     void begin_walk(Walk& walk) override {
-        if (walk_) return;  // inside that one, out of a hook
+        if (walk_) return;  // nested in that walk, from a hook
         walk_ = &walk;
         value_ = walk.log.value_of(x_.impl(), loc_);
         end_ = walk.log.records.size();
@@ -33,12 +33,12 @@ class UseWatcher : public OpWatcher {
     void begin_rule(Walk& walk, std::uint32_t index) override {
         if (&walk != walk_) return;
         const Record& record = *walk.log.records[index];
-        int depth = -1;  // of what a checkpoint's second run made: that of the checkpoint, whose rule is running
+        int depth = -1;  // for records of a checkpoint's second run: the depth of the checkpoint, whose rule is running
         for (std::uint32_t k = 0; k < record.output_count; ++k) {
             const auto found = depths_.find(index + k);
             if (found == depths_.end()) continue;
             depth = std::max(depth, found->second);
-            depths_.erase(found);  // a checkpoint's records go, and others get their numbers
+            depths_.erase(found);  // a checkpoint's records are removed, and others get their numbers
         }
         if (depth >= 0) depth_ = depth;
         ++rules_;
@@ -68,7 +68,7 @@ class UseWatcher : public OpWatcher {
     std::vector<GradientUse> uses;
 
  private:
-    // Whether the value is x, or is made of x by views, copies and conversions alone: what uses it uses x.
+    // True if the value is x, or is made of x by views, copies and conversions alone: ops on it use x.
     bool is_x(const Log& log, std::uint32_t value) const {
         while (value != value_) {
             if (value == kNoValue) return false;
@@ -85,12 +85,12 @@ class UseWatcher : public OpWatcher {
     std::size_t begin_;
     const Tensor& x_;
     const Loc& loc_;
-    std::unordered_map<std::uint32_t, int> depths_;  // of values whose rules have not run
-    int depth_ = 0;                                  // of the record whose rule runs
+    std::unordered_map<std::uint32_t, int> depths_;  // for values whose rules have not run
+    int depth_ = 0;                                  // for the record whose rule runs
     bool uses_x_ = false;
     std::size_t end_ = 0;                         // records from here on are those of a checkpoint's second run, and go with it
     std::uint32_t outer_ = 0;                     // the record whose rule runs, or the checkpoint that it is in
-    std::uint64_t rules_ = 0, rule_of_last_ = 0;  // how many rules have begun, and had when the last use was found
+    std::uint64_t rules_ = 0, rule_of_last_ = 0;  // the number of rules that have begun, and that number at the last use
 };
 
 }  // namespace
@@ -113,7 +113,7 @@ std::vector<GradientUse> Tape::gradient_by_use(const Tensor& y, const Tensor& x,
     return std::move(watcher.uses);
 }
 
-// Whether the uses can be compared: one op on one line.
+// True if the uses can be compared: one op on one line.
 static bool are_alike(const std::vector<GradientUse>& uses) {
     return std::all_of(uses.begin(), uses.end(), [&](const GradientUse& use) {
         return use.loc.line() == uses[0].loc.line() && std::string_view(use.op) == uses[0].op &&
@@ -121,7 +121,7 @@ static bool are_alike(const std::vector<GradientUse>& uses) {
     });
 }
 
-// What becomes of the norms on the way back. A use that adds nothing says nothing of that, as the first one of a state of zeros.
+// Describes the change of the norms on the way back. A use that adds nothing, like the first one of a state of zeros, does not count.
 static std::string verdict(const std::vector<GradientUse>& uses) {
     std::map<int, double> largest;  // by depth
     for (std::size_t i = 0; i < uses.size(); ++i) {

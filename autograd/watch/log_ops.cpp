@@ -1,4 +1,4 @@
-// LogOpsScope: a watcher that writes.
+// LogOpsScope: a watcher that logs to stderr.
 #include "tapir/autograd/watch/log_ops.h"
 
 #include <chrono>
@@ -29,7 +29,7 @@ void write(const std::string& line) { std::fputs(line.c_str(), stderr); }
 class LogOpsScope::Watcher : public OpWatcher {
  public:
     void begin(const char* op, Device, const Loc& loc) override {
-        // Said once for each operand; and one that has failed, or had nothing to do, has begun and not ended.
+        // Called once for each operand. An op that has failed, or had nothing to do, has begun and not ended.
         if (has_begun_ && std::strcmp(op, op_) == 0 && loc.line() == line_) return;
         has_begun_ = true;
         op_ = op;
@@ -71,13 +71,13 @@ class LogOpsScope::Watcher : public OpWatcher {
     const char* op_ = "";
     std::uint32_t line_ = 0;
     Clock::time_point begin_;
-    std::vector<Clock::time_point> rules_;  // when those that run began, the outermost first
+    std::vector<Clock::time_point> rules_;  // begin times of the running ones, the outermost first
 };
 
 LogOpsScope::LogOpsScope() : watcher_(new Watcher) {}
 LogOpsScope::~LogOpsScope() { delete watcher_; }
 
-// The scope of TAPIR_LOG_OPS: of each thread, from its first op on.
+// The scope of TAPIR_LOG_OPS, for each thread, from its first op on.
 void detail::log_ops_of_thread() {
     thread_local bool is_made = false;
     if (is_made) return;

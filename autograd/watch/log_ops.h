@@ -1,9 +1,9 @@
-// Each op as a line on stderr.
+// Logs each op as a line on stderr.
 #pragma once
 
 namespace tapir {
 
-/// While it lives, each op of this thread, and each backward rule, writes a line to stderr when it has run:
+/// While it lives, each op of this thread, and each backward rule, writes a line to stderr after it has run:
 ///     tree.cpp:42: matmul (2, 3), (3, 4) -> float32 (2, 4), 1.2 us (in encoder.cell)
 ///     tree.cpp:42: matmul backward, 2.5 us
 /// TAPIR_LOG_OPS=1 in the environment does it for the whole program. (Where ops run: LogPlacementScope.)

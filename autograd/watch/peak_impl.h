@@ -1,4 +1,4 @@
-// What this machine can do, with the library's own kernels and threads.
+// The peak performance of this machine, with the library's own kernels and threads.
 #pragma once
 
 namespace tapir::detail {

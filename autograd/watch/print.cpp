@@ -1,4 +1,4 @@
-// The tape as a table.
+// Prints the tape as a table.
 #include <algorithm>
 #include <array>
 #include <cstdio>

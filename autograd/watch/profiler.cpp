@@ -1,8 +1,8 @@
-// Taking a profile.
+// Records a profile.
 //
-// An op is told of when it begins, once for each operand, and when it has run: the events of ops are made at their end. Rules and
-// scopes hold others inside, so they are kept in open_ from their beginning, and what runs inside takes its time off theirs. What
-// the profiler itself does comes after the time of an op is taken: it is part of the scope around it only.
+// An op is reported when it begins, once for each operand, and when it has run: events of ops are made at their end. Rules and
+// scopes contain others, so they are kept in open_ from their beginning, and the time of what runs inside is subtracted from theirs.
+// The profiler's own work comes after the time of an op is taken, so it counts only for the scope around the op.
 #include "tapir/autograd/watch/profiler.h"
 
 #include <algorithm>
@@ -44,29 +44,29 @@ std::int64_t nanoseconds() noexcept {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The profiler that runs, for scopes of other threads.
+// The running profiler, for scopes of other threads.
 std::mutex running_mutex;
 Profiler::Data* running = nullptr;
 std::atomic<std::uint64_t> running_number{0};  // 0: none
 std::uint64_t last_number = 0;
 std::atomic<bool> has_devices{false};  // asked when the first profiler is made: scopes are ranges for Nsight, too
 
-thread_local Profiler::Data* mine = nullptr;  // this thread is the one that it profiles
-// What this thread profiles, less what was left to it: that is freed.
+thread_local Profiler::Data* mine = nullptr;  // set if this thread is the one that it profiles
+// The profiler of this thread. Frees one that was left to the thread.
 Profiler::Data* profiled_here() {
     if (mine && mine->is_left.load(std::memory_order_acquire)) [[unlikely]]
         delete mine;  // sets mine to null
     return mine;
 }
 
-// A thread that ends while it is profiled: its profiler stays, and any other may stop it.
+// For a thread that ends while it is profiled: its profiler stays, and any other thread may stop it.
 struct EndOfThread {
     ~EndOfThread() {
         if (Profiler::Data* const data = profiled_here()) data->lose_thread();
     }
 };
 
-thread_local std::int64_t inside_of_scope = 0;  // on other threads: what has ended inside of the innermost scope
+thread_local std::int64_t inside_of_scope = 0;  // on other threads: the time of scopes that ended inside the innermost one
 
 double bytes_of(const TensorImpl* x) noexcept { return static_cast<double>(x->numel) * static_cast<double>(itemsize(x->dtype)); }
 
@@ -82,7 +82,7 @@ std::int32_t thread_number() noexcept {
     return number;
 }
 
-// What the thread was named. The first thread's name, which threads have that were given none, does not count.
+// The thread's name. The first thread's name does not count, since threads inherit it.
 std::string thread_name(std::int32_t number) {
 #if defined(__linux__)
     char name[32] = {}, first[32] = {};
@@ -95,7 +95,7 @@ std::string thread_name(std::int32_t number) {
     return fmt::format("thread {}", number);
 }
 
-// The tape that ops are recorded on. What calls several watchers has paused it.
+// The tape that ops are recorded on, also while calls of several watchers have paused it.
 const Log* log_of_thread() noexcept {
     if (detail::thread.log) return detail::thread.log;
     const Tape* tape = Tape::current();
@@ -127,7 +127,7 @@ ProfileEvents::~ProfileEvents() {
 Profiler::Data::Data(const Loc& loc) : OpWatcher(/*calls_ops=*/false) {
     if (device_api::count() > 0) has_devices.store(true, std::memory_order_relaxed);
     thread_local const EndOfThread end_of_thread;
-    static_cast<void>(profiled_here());  // from here on no memory is needed
+    static_cast<void>(profiled_here());  // no memory is needed from here on
     {
         const std::lock_guard lock(running_mutex);
         if (running) fail<ValueError>(loc, "Profiler: another one is running: stop() it first");
@@ -184,7 +184,7 @@ void Profiler::Data::stop() {
     }
     tick_ = static_cast<double>(wall) * 1e-9 / static_cast<double>(std::max<std::int64_t>(last - first, 1));
     drop_op();
-    while (!open_.empty()) {  // scopes that stop() was called in
+    while (!open_.empty()) {  // scopes that were open at stop()
         const Open open = open_.back();
         open_.pop_back();
         if (open.name) append_scope(open, last);
@@ -198,7 +198,7 @@ void Profiler::Data::stop() {
         const Marks& marks = marks_[i];
         if (marks.number < 0) continue;  // its end was not reached
         marks.end.synchronize();
-        // Times between events are floats, exact over short times only: each is taken from the one before.
+        // Times between events are floats, exact over short times only: each is measured from the one before.
         std::ptrdiff_t& previous = before[static_cast<std::size_t>(marks.number)];
         DeviceTime& time = device_times_[i];
         if (previous < 0) {
@@ -234,7 +234,7 @@ std::int32_t Profiler::Data::begin_mark(Device device) {
         return -1;
     const Stream stream = Stream::current(device);
     if (std::none_of(zeros_.begin(), zeros_.end(), [&](const Zero& zero) { return zero.device == device; })) {
-        synchronize(device);  // so that the event is reached when it is recorded
+        synchronize(device);  // so that the event is reached at once
         zeros_.push_back({device, Event(true), 0});
         zeros_.back().event.record(stream);
         zeros_.back().event.synchronize();
@@ -277,13 +277,13 @@ void Profiler::Data::end_copy() {
     event.mark = copy_.mark;
     if (op_.begin != 0) {
         op_.inside += now - event.begin;
-        if (std::strcmp(op_.name, "at") == 0) drop_op();  // reading an element begins like an op, and does not end like one
+        if (std::strcmp(op_.name, "at") == 0) drop_op();  // reading an element begins like an op, but does not end like one
     } else if (!open_.empty()) {
         open_.back().inside += now - event.begin;
     }
 }
 
-// Fills in what all events have.
+// Fills in the fields that all events have.
 void Profiler::Data::finish(ProfileEvent& event, const Open& open, std::int64_t end) {
     if (open.mark >= 0) [[unlikely]]
         end_mark(open.mark);
@@ -300,7 +300,7 @@ void Profiler::Data::finish(ProfileEvent& event, const Open& open, std::int64_t 
 
 // --- Ops ---------------------------------------------------------------------------------------------------------------------
 
-// The op that has begun does not end: it failed, or others are recorded in its place.
+// Drops the op that has begun: it failed, or others are recorded in its place.
 void Profiler::Data::drop_op() {
     if (op_.begin == 0) return;
     op_.begin = 0;
@@ -337,7 +337,7 @@ void Profiler::Data::failed() noexcept {
 
 void Profiler::Data::end(const RecordArgs& ran) {
     const std::int64_t now = ticks();
-    if (op_.begin == 0) op_ = {now, 0, detail::thread.flops, 0, -1, nullptr, {}};  // made of others that have been told of
+    if (op_.begin == 0) op_ = {now, 0, detail::thread.flops, 0, -1, nullptr, {}};  // made of others that were reported
     const TensorImpl* y = ran.outputs[0];
     double elements = static_cast<double>(y->numel), bytes = 0;
     bool is_view = false;
@@ -433,7 +433,7 @@ void Profiler::Data::close_scope(std::int64_t begin, std::int64_t now) {
         const Open open = open_.back();
         open_.pop_back();
         is_closed = open.begin == begin;
-        if (open.name) {  // also a scope that began inside and ends later: its time ends here
+        if (open.name) {  // also for a scope that began inside and ends later: its time ends here
             append_scope(open, now);
         } else if (open.mark >= 0) {  // a rule that an error has ended
             device_api::end_range();
@@ -503,10 +503,10 @@ static Profiler::Data* new_data(const Loc& loc) {
 Profiler::Profiler(Loc loc) : data_(new_data(loc)) {}
 
 Profiler::~Profiler() {
-    if (data_->leave()) return;  // to its thread, which is told of what it does until it looks
+    if (data_->leave()) return;  // left to its thread, which still reports to it until it looks
     try {
         data_->stop();
-    } catch (...) {  // of a device's errors, which the next wait reports too
+    } catch (...) {  // a device's errors, which the next wait reports too
     }
     delete data_;
 }

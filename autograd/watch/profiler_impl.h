@@ -1,4 +1,4 @@
-// What a profile holds.
+// The data of a profile.
 #pragma once
 
 #include <atomic>
@@ -19,15 +19,15 @@ namespace tapir {
 struct ProfileEvent {
     enum class Kind : std::uint8_t { forward, backward, scope, copy };
     std::int64_t begin, end;  // ticks
-    std::int64_t inside;      // of these, spent in events inside of it
+    std::int64_t inside;      // the part of these spent in nested events
     const char* name;
     const ModuleName* module;
     Loc loc;
     double flops, bytes;
-    std::int64_t sizes[4];      // of the first output, its last four dimensions
-    std::uint32_t module_call;  // tells the calls of a module from each other
+    std::int64_t sizes[4];      // the first output's last four dimensions
+    std::uint32_t module_call;  // distinguishes the calls of a module
     std::uint32_t tape;         // 0: none
-    std::uint32_t record;       // of a rule: its number there; of an op: how many records there were before it
+    std::uint32_t record;       // for a rule: its record's number; for an op: the number of records before it
     std::int32_t thread;        // 0: the profiler's own
     std::int32_t mark;          // its device events, or -1
     Kind kind;
@@ -35,7 +35,7 @@ struct ProfileEvent {
     std::uint8_t rank;
 };
 
-// Events in the order in which they ended. Memory comes in pages of 2 MiB where the system has such, and is there before it is
+// Events in the order in which they ended. Memory comes in pages of 2 MiB if the system has them, and is mapped before it is
 // written to: new pages of 4 KiB would cost more than all the rest.
 class ProfileEvents {
  public:
@@ -80,18 +80,18 @@ class Profiler::Data : public OpWatcher {
     void end_copy() override;
 
     void stop();
-    /// The thread that it profiles ends.
+    /// Called when the profiled thread ends.
     void lose_thread();
-    /// Whether it is running on another thread than this one.
+    /// True if it is running on another thread than this one.
     bool is_of_other_thread() const;
-    /// If so, it is left to that thread, which frees it at its next op or at its end: false if not.
+    /// If so, leaves it to that thread, which frees it at its next op or at its end. Returns false if not.
     bool leave();
     std::atomic<bool> is_left = false;
     void open_scope(const char* name, const Loc& loc, std::int64_t now);
     void close_scope(std::int64_t begin, std::int64_t now);
     void add_from_other_thread(const char* name, const Loc& loc, std::int64_t begin, std::int64_t now, std::int64_t inside);
 
-    /// Every event, those of other threads last.
+    /// Visits every event, those of other threads last.
     template <class Visit>
     void each(const Visit& visit) const {
         events_.each(visit);
@@ -99,10 +99,10 @@ class Profiler::Data : public OpWatcher {
     }
     double seconds_of(std::int64_t ticks) const { return static_cast<double>(ticks) * tick_; }
 
-    // When a device was at an event.
+    // The time of an event on a device.
     struct DeviceTime {
-        double begin = 0, seconds = 0;  // from the profiler's beginning
-        int stream = -1;                // the place in streams; -1: its end was not reached
+        double begin = 0, seconds = 0;  // relative to the profiler's beginning
+        int stream = -1;                // index in streams; -1: its end was not reached
     };
     const DeviceTime* device_time(const ProfileEvent& event) const {
         if (event.mark < 0) return nullptr;
@@ -120,13 +120,13 @@ class Profiler::Data : public OpWatcher {
     std::uint64_t run = 0;
     std::vector<std::pair<std::int32_t, std::string>> threads;  // other threads, with their names
     std::vector<UsedStream> streams;
-    std::vector<std::pair<double, std::int64_t>> memory;  // bytes over seconds, of a MemoryProfiler
+    std::vector<std::pair<double, std::int64_t>> memory;  // bytes over seconds, from a MemoryProfiler
 
  private:
-    // What has begun and not ended: scopes and rules, the outermost first.
+    // Scopes and rules that have begun and not ended, the outermost first.
     struct Open {
         std::int64_t begin, inside;
-        double flops;  // thread.flops then
+        double flops;  // thread.flops at that time
         double bytes;
         std::int32_t mark;
         const char* name;  // null: a rule
@@ -141,8 +141,8 @@ class Profiler::Data : public OpWatcher {
 
     ProfileEvents events_;
     std::vector<Open> open_;
-    Open op_{};    // the op that has begun and not ended; begin is 0 when there is none
-    Open copy_{};  // the same of a copy
+    Open op_{};    // the op that has begun and not ended; begin is 0 if there is none
+    Open copy_{};  // the same for a copy
     struct Marks {
         Event begin, end;
         Stream stream;
@@ -158,7 +158,7 @@ class Profiler::Data : public OpWatcher {
     std::vector<DeviceTime> device_times_;
     std::vector<ProfileEvent> others_;  // under running_mutex
     std::optional<WatchScope> watch_;
-    bool has_thread_ = true;  // the one that it profiles lives; under running_mutex
+    bool has_thread_ = true;  // the profiled thread lives; under running_mutex
     double tick_ = 0;         // seconds
     std::int64_t wall_first_ = 0;
 };

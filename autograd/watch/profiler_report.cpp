@@ -1,4 +1,4 @@
-// Profiles as tables.
+// Prints profiles as tables.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -49,7 +49,7 @@ double key_of(const ProfileRow& row, ProfileTable::Sort sort) {
     }
 }
 
-// The rate of arithmetic that ops and rules of this profile have reached, by device (-1: the CPU): a peak is not below it.
+// The rate of arithmetic that ops and rules of this profile have reached, by device (-1: the CPU): a peak is at least that.
 std::map<int, double> reached(const Profiler::Data& data) {
     struct Sum {
         double flops = 0, seconds = 0;
@@ -114,7 +114,7 @@ std::string table_of(const Profiler::Data& data, const ProfileTable& options) {
         self += row.self_seconds;
         on_device |= row.device >= 0;
     }
-    if (shown < all.size()) {  // the others in one row
+    if (shown < all.size()) {  // sums the others up in one row
         ProfileRow rest;
         for (std::size_t i = shown; i < all.size(); ++i) {
             rest.calls += all[i].calls;

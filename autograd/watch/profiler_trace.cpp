@@ -1,9 +1,9 @@
-// Profiles as traces in Chrome's JSON format
+// Writes profiles as traces in Chrome's JSON format
 // (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU).
 //
-// Slices of one thread must nest. Scopes and rules hold what ended within them; calls of modules are slices made of the events within
-// one scope or rule (add_modules). Times are rounded to nanoseconds before anything is taken from anything, so that what nests goes on
-// to.
+// Slices of one thread must nest. Scopes and rules contain what ended within them; calls of modules are slices made of the events within
+// one scope or rule (add_modules). Times are rounded to nanoseconds before any subtraction, so that nesting is
+// preserved.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -21,7 +21,7 @@ namespace {
 
 using detail::json_text;
 using Kind = ProfileEvent::Kind;
-constexpr int kPerLevel = 64;  // depths between a scope and what is in it: for modules
+constexpr int kPerLevel = 64;  // depths between a scope and its contents: for modules
 constexpr int kHost = 0;       // the process of the host's threads; device d is process d + 1
 
 std::string shape_of(const ProfileEvent& event) {
@@ -38,7 +38,7 @@ std::string microseconds(std::int64_t ns) { return fmt::format("{}.{:03}", ns / 
 struct Piece {
     int process, thread;
     std::int64_t begin, end;  // nanoseconds
-    int depth;                // of slices that begin and end together, the outer one has less; arrows come after their slices
+    int depth;                // among slices that begin and end together, the outer one has less; arrows come after their slices
     std::string text;         // the rest of its object
 };
 
@@ -113,16 +113,16 @@ void Trace::add_event(const Node& node, int thread, int depth) {
     pieces_.push_back({kHost, thread, node.begin, node.end, depth, slice(kinds[static_cast<int>(event.kind)])});
 }
 
-// Slices of modules around parts of one scope or rule. Of an event the innermost call of a module is known, and calls are numbered as
-// they begin. So between the first and the last event of a call all belongs to it, and before its first event what has a higher number
-// does: it began later, and the call went on. Behind its last event only what its path says to be its own is taken.
+// Adds slices of modules around parts of one scope or rule. Each event knows its innermost call of a module, and calls are numbered in
+// the order in which they begin. So all events between the first and the last event of a call belong to it, and so do those before its first
+// event with a higher number: they began later, and the call went on. After its last event, only events with its path are taken.
 void Trace::add_modules(const std::vector<const Node*>& parts, int depth) {
     for (std::size_t begin = 0; begin < parts.size();) {
         const auto is_backward = [&](std::size_t i) { return parts[i]->event->kind == Kind::backward; };
         std::size_t end = begin + 1;
         while (end < parts.size() && is_backward(end) == is_backward(begin)) ++end;
         std::vector<const Node*> run(parts.begin() + static_cast<std::ptrdiff_t>(begin), parts.begin() + static_cast<std::ptrdiff_t>(end));
-        if (is_backward(begin)) std::reverse(run.begin(), run.end());  // in the order of their ops
+        if (is_backward(begin)) std::reverse(run.begin(), run.end());  // to the order of their ops
         add_calls(run, depth);
         begin = end;
     }
@@ -136,12 +136,12 @@ void Trace::add_calls(const std::vector<const Node*>& run, int depth) {
     };
     const auto number_of = [&](std::size_t i) { return run[i]->event->module ? run[i]->event->module_call : 0; };
     std::map<std::uint32_t, Call> calls;
-    std::vector<std::size_t> start(run.size());  // the first of those before it that have higher numbers
+    std::vector<std::size_t> start(run.size());  // the first earlier event such that all from it on have higher numbers
     std::vector<std::size_t> lower;              // numbers ascend
     for (std::size_t i = 0; i < run.size(); ++i) {
         const std::uint32_t number = number_of(i);
         while (!lower.empty() && number_of(lower.back()) > number) lower.pop_back();
-        // One of the same number is of the same call, which then begins where that one does.
+        // An earlier event of the same number is of the same call, which then begins there.
         start[i] = lower.empty() ? 0 : number_of(lower.back()) == number ? start[lower.back()] : lower.back() + 1;
         lower.push_back(i);
         if (number == 0) continue;
@@ -166,7 +166,7 @@ void Trace::add_calls(const std::vector<const Node*>& run, int depth) {
         if (a.first != b.first) return a.first < b.first;
         return a.last != b.last ? a.last > b.last : a.number < b.number;
     });
-    std::vector<std::size_t> open;  // the last events of those around
+    std::vector<std::size_t> open;  // the last events of the enclosing calls
     for (Call& call : sorted) {
         while (!open.empty() && open.back() < call.first) open.pop_back();
         if (!open.empty()) call.last = std::min(call.last, open.back());
@@ -184,7 +184,7 @@ void Trace::add_slices_of_thread(std::int32_t thread) {
     data_.each([&](const ProfileEvent& event) {
         if (event.thread == thread) nodes.push_back({&event, time_of(event.begin), time_of(event.end)});
     });
-    // The outer ones first. They ended last, so that their places are behind.
+    // Sorts outer events first. They ended last, so their indices are higher.
     std::stable_sort(nodes.begin(), nodes.end(), [](const Node& a, const Node& b) {
         if (a.event->begin != b.event->begin) return a.event->begin < b.event->begin;
         return a.event->end > b.event->end;
@@ -208,18 +208,18 @@ void Trace::add_slices_of_thread(std::int32_t thread) {
     while (!levels.empty()) close();
 }
 
-// A stream does one thing after another: what seems to overlap does so by rounding.
+// A stream does one thing after another: overlaps are rounding errors.
 void Trace::add_streams() {
     std::stable_sort(on_devices_.begin(), on_devices_.end(),
                      [](const OnDevice& a, const OnDevice& b) { return a.begin != b.begin ? a.begin < b.begin : a.end > b.end; });
-    std::vector<std::vector<std::int64_t>> open(data_.streams.size());  // the ends of what has begun on each stream
+    std::vector<std::vector<std::int64_t>> open(data_.streams.size());  // the ends of running work on each stream
     for (OnDevice& slice : on_devices_) {
         std::vector<std::int64_t>& ends = open[static_cast<std::size_t>(slice.stream)];
         slice.begin = std::max<std::int64_t>(slice.begin, 0);
         slice.end = std::max(slice.end, slice.begin);
         while (!ends.empty() && ends.back() < slice.end) {
             if (ends.back() > slice.begin + (slice.end - slice.begin) / 2) {
-                slice.end = ends.back();  // it lies in that one
+                slice.end = ends.back();  // clips it to the enclosing slice
             } else {
                 slice.begin = std::max(slice.begin, ends.back());
                 ends.pop_back();
@@ -232,14 +232,14 @@ void Trace::add_streams() {
     }
 }
 
-// From ops to their rules. Of a tape's ops that have been met, those whose records may be there still are held by ascending numbers.
+// Adds arrows from ops to their rules. For each tape, keeps the ops whose records may still exist, by ascending numbers.
 void Trace::add_arrows() {
     std::map<std::uint32_t, std::vector<const ProfileEvent*>> tapes;
     data_.each([&](const ProfileEvent& event) {
         if (event.thread != 0 || event.tape == 0) return;
         std::vector<const ProfileEvent*>& ops = tapes[event.tape];
         if (event.kind == Kind::forward) {
-            while (!ops.empty() && ops.back()->record >= event.record) ops.pop_back();  // not recorded, or taken off again
+            while (!ops.empty() && ops.back()->record >= event.record) ops.pop_back();  // not recorded, or removed again
             ops.push_back(&event);
         } else if (event.kind == Kind::backward) {
             const auto after = std::upper_bound(ops.begin(), ops.end(), event.record,

@@ -1,4 +1,4 @@
-// Telling watchers.
+// Reports to watchers.
 #include "tapir/autograd/watch/watch_impl.h"
 
 #include "tapir/core/device_impl.h"

@@ -1,4 +1,4 @@
-// Elements in another arrangement: tril, triu, flip, roll, repeat, pad.
+// Ops that rearrange elements: tril, triu, flip, roll, repeat, pad.
 #include <algorithm>
 #include <cstring>
 
@@ -26,10 +26,10 @@ using std::int64_t;
 // Padding of each dimension; negative: elements cut off.
 struct Padding {
     Shape before, after;
-    int given;  // how many dimensions, from the last one, it was told of
+    int given;  // the number of dimensions, from the last one, that the call gave
 };
 
-// How users call them.
+// The arguments as users give them.
 struct RollCall {
     Shape shifts;
     Dims dims;
@@ -158,7 +158,7 @@ Tensor flip(In x, const Dims& dims) {
 
 namespace {
 
-// Attributes: by how much each dimension moves, in [0, size).
+// Attributes: the shift of each dimension, in [0, size).
 void roll_rule(Backward& b) {
     Shape back = b.attrs<Shape>();
     Dims dims = back;
@@ -169,7 +169,7 @@ void roll_rule(Backward& b) {
     b.give(0, dims.empty() ? b.grad() : roll(b.grad(), back, dims));
 }
 
-// Each moved dimension splits into two parts that change places; 2^n blocks in all.
+// Splits each moved dimension into two parts that change places; 2^n blocks in all.
 void copy_rolled(const Tensor& out, const Tensor& x, const Shape& shifts) {
     const Shape shape = x.shape(), to_strides = out.strides(), from_strides = x.strides();
     for (unsigned block = 0; block < 1u << shape.rank(); ++block) {
@@ -177,7 +177,7 @@ void copy_rolled(const Tensor& out, const Tensor& x, const Shape& shifts) {
         int64_t to = 0, from = 0;
         bool is_empty = false;
         for (int d = 0; d < shape.rank(); ++d) {
-            if (block >> d & 1) {  // the end, which comes to the beginning
+            if (block >> d & 1) {  // the end moves to the beginning
                 sizes[d] = shifts[d];
                 from += (shape[d] - shifts[d]) * from_strides[d];
             } else {
@@ -225,7 +225,7 @@ Tensor roll(In x, const Shape& shifts, const Dims& dims) {
 
 namespace {
 
-// Each dimension of the result is (times, size). Summed over times one dimension after the other, since all of them at
+// Each dimension of the result is (times, size). The rule sums over times one dimension after the other, since all of them at
 // once could be more than 8.
 void repeat_rule(Backward& b) {
     if (!b.needs(0)) return;
@@ -317,7 +317,7 @@ constexpr int64_t kMaxWidth = INT64_MAX / 4;  // so that sums of sizes and width
 
 Tensor pad_by(const In& x, const Padding& padding, Scalar value);
 
-// Cutting off what was added, and adding zeros where something was cut off, is padding by the negative widths.
+// Padding by the negative widths cuts off what was added, and adds zeros where elements were cut off.
 void pad_rule(Backward& b) {
     Padding padding = b.attrs<Padding>();
     for (int64_t& width : padding.before) width = -width;
@@ -325,7 +325,7 @@ void pad_rule(Backward& b) {
     if (b.needs(0)) b.give(0, pad_by(In(b.grad(), b.record().loc), padding, 0));
 }
 
-// Of the last dimension first, and of as many as the call has given: zeros of one size are other widths for another one.
+// Lists the last dimension first, and as many as the call gave: zeros of one size are other widths for another one.
 std::vector<int64_t> widths_of(const Padding& padding) {
     std::vector<int64_t> widths;
     for (int d = padding.before.rank(); d-- > 0;) {
@@ -374,7 +374,7 @@ Tensor pad_by(const In& x, const Padding& padding, Scalar value) {
 
 namespace {
 
-// The widths by dimension, checked.
+// Returns the checked widths by dimension.
 Padding padding_of(const In& x, const std::vector<int64_t>& widths) {
     detail::check_defined(x, "pad");
     const int rank = x.tensor.dim();
@@ -394,7 +394,7 @@ Padding padding_of(const In& x, const std::vector<int64_t>& widths) {
     return padding;
 }
 
-// How many elements of a dimension of n can be put on a side of it.
+// Returns the most elements that can be put on one side of a dimension of n.
 int64_t most_of(PadMode::Kind kind, int64_t n) {
     switch (kind) {
         case PadMode::Kind::reflect: return std::max<int64_t>(n - 1, 0);
@@ -403,7 +403,7 @@ int64_t most_of(PadMode::Kind kind, int64_t n) {
     }
 }
 
-// x with the elements that belong before (or after) it along dimension d.
+// Returns x with the elements that belong before (or after) it along dimension d.
 Tensor beside(const Tensor& x, int d, int64_t width, bool is_before, PadMode::Kind kind) {
     const int64_t n = x.size(d);
     switch (kind) {
@@ -482,7 +482,7 @@ Tensor pad(In x, const std::vector<int64_t>& widths, const PadMode& mode, Scalar
         const int at = !is_turned || d == 0 ? d : d == 1 ? rank - 1 : d - 1;
         if (padding.before[d] != 0 || padding.after[d] != 0) y = pad_dim(y, at, padding.before[d], padding.after[d], mode.kind());
     }
-    if (y.shares_storage(x.tensor)) y = clone(y);  // only cut, or as it was
+    if (y.shares_storage(x.tensor)) y = clone(y);  // it was only cut, or not changed
     if (!is_turned) return y;
     Dims back{0, rank - 1};
     for (int d = 1; d + 1 < rank; ++d) back.push_back(d);
@@ -520,7 +520,7 @@ ValueType repeated(const ValueType& x, std::vector<SymInt> sizes) {
     return types::shaped(x, std::move(sizes));
 }
 
-// Widths come in pairs, of the last dimension first.
+// Widths come in pairs, the last dimension first.
 ValueType padded(ValueType x, const std::vector<SymInt>& widths) {
     types::need<ValueError>(widths.size() % 2 == 0, "widths come in pairs");
     types::need(widths.size() <= 2 * x.shape.size(), "there are more widths than two to a dimension");

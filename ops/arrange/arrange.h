@@ -1,4 +1,4 @@
-// Elements repeated, turned and moved, triangles, and padding.
+// Ops that repeat, flip and move elements, take triangles, and pad.
 #pragma once
 
 #include <type_traits>
@@ -9,15 +9,15 @@
 
 namespace tapir {
 
-/// Lower and upper triangles of the last two dimensions; the rest is 0.
+/// Returns the lower and upper triangles of the last two dimensions; the rest is 0.
 Tensor tril(In x, std::int64_t diagonal = 0);
 Tensor triu(In x, std::int64_t diagonal = 0);
-Tensor flip(In x, const Dims& dims);  ///< these in reverse order; IndexError for one that is not there or named twice
-/// Elements moved around by shifts[i] along dims[i]; without dims over the flattened tensor.
+Tensor flip(In x, const Dims& dims);  ///< reverses these dimensions; IndexError for one that does not exist or is named twice
+/// Moves elements by shifts[i] along dims[i]; without dims over the flattened tensor.
 Tensor roll(In x, const Shape& shifts, const Dims& dims = {});
-/// Copies side by side, as torch.Tensor.repeat.
+/// Repeats x side by side, as torch.Tensor.repeat.
 Tensor repeat(In x, const Shape& times);
-/// What stands in the elements that pad adds: a constant ("constant", or "zeros"), the elements that are as far
+/// Selects the values of the elements that pad adds: a constant ("constant", or "zeros"), the elements that are as far
 /// on the other side of the edge ("reflect"), the one at the edge ("replicate"), or those of the other end ("circular").
 class PadMode {
  public:
@@ -36,11 +36,11 @@ class PadMode {
  private:
     Kind kind_ = Kind::constant;
 };
-/// Elements put around x. `widths`: before and after for the last dimension, then for the one before it, and so on, as in
-/// torch.nn.functional.pad. Negative widths cut. Throws ValueError for an odd number of widths, ShapeError for more than x has
-/// dimensions and where more is cut off than there is.
+/// Adds elements around x. `widths`: before and after for the last dimension, then for the one before it, and so on, as in
+/// torch.nn.functional.pad. Negative widths cut. Throws ValueError for an odd number of widths, ShapeError for more pairs than x has
+/// dimensions and if more is cut off than there is.
 Tensor pad(In x, const std::vector<std::int64_t>& widths, Scalar value = 0);
-/// The same in any mode, for any number of dimensions; negative widths cut first. "reflect" takes widths below the dimension's
+/// Overload for any mode and any number of dimensions; negative widths cut first. "reflect" takes widths below the dimension's
 /// size, "circular" up to it (ShapeError). A channels-last x gives a channels-last result.
 Tensor pad(In x, const std::vector<std::int64_t>& widths, const PadMode& mode, Scalar value = 0);
 

@@ -1,4 +1,4 @@
-// The ops of arrange.h: made of views, copies and products, which are recorded in their place.
+// The ops of combine.h: they are made of views, copies and products, which are recorded in their place.
 #include <algorithm>
 #include <string>
 
@@ -118,7 +118,7 @@ void check_repeats(const Tensor& repeats, const Loc& loc) {
     }
 }
 
-// Each position of repeats, of one dimension, as often as the number there says.
+// Returns each position of repeats (1-d) as often as the number there says.
 Tensor repeated_indices(const Tensor& repeats, const Loc& loc) {
     check_repeats(repeats, loc);
     detail::begin_op("repeated_indices", repeats.impl(), loc);
@@ -231,13 +231,13 @@ Tensor diag_embed(In x, int64_t offset) {
         fail<OutOfMemory>(x.loc, "diag_embed: a matrix with elements {} places off its diagonal is larger than any memory", offset);
     }
     const int64_t width = std::abs(offset), size = n + width;
-    if (width > 1'000'000) {  // the parts below are smaller, and may fill all memory before the result asks for its own
+    if (width > 1'000'000) {  // check this first: the parts below are smaller, and may fill all memory before the result asks for its own
         Shape shape = x.tensor.shape();
         shape[rank - 1] = size;
         shape.push_back(size);
         empty(shape, {x->dtype, x->device});
     }
-    // Row i of the matrix has element i (or i - |offset|) of x, where the column is that of the diagonal.
+    // Row i of the matrix has element i (or i - |offset|) of x in the column of the diagonal.
     const Tensor rows = pad(unsqueeze(x, -1), {0, 0, offset < 0 ? width : 0, offset < 0 ? 0 : width});
     const TensorOptions options(int64, x->device);
     const Tensor at = arange(size, options), is_on = eq(unsqueeze(at, 1) + offset, at);
@@ -298,13 +298,13 @@ Tensor cartesian_prod(TensorList tensors) {
 
 namespace {
 
-// A loop of its own, before any part begins: messages and the placement log speak of the op itself, and nothing is recorded of a list
-// with an undefined tensor at its end.
+// Checks the list in a loop of its own, before any part begins: so messages and the placement log name the op itself, and a list
+// with an undefined tensor at its end records nothing.
 void check_list(const char* op, const TensorList& tensors) {
     for (const Tensor& t : tensors) detail::check_defined(In(t, tensors.loc), op);
 }
 
-// Each by atleast_1d, 2d or 3d.
+// Widens each by atleast_1d, 2d or 3d.
 std::vector<Tensor> widened_by(Tensor (*widen)(In), const TensorList& tensors) {
     std::vector<Tensor> wide;
     for (const Tensor& t : tensors) wide.push_back(widen(In(t, tensors.loc)));
@@ -373,7 +373,7 @@ Tensor kron(In a, In b) {
     const int rank = std::max(a.tensor.dim(), b.tensor.dim());
     if (rank > kMaxRank / 2) fail<ShapeError>(a.loc, "kron: shapes {} and {} have more than 4 dimensions", a.tensor.shape(), b.tensor.shape());
     const detail::RecordedParts parts(a.loc);
-    Shape of_a, of_b, shape;  // a's dimensions each before b's
+    Shape of_a, of_b, shape;  // a's dimensions, each before b's
     for (int d = 0; d < rank; ++d) {
         const int at_a = d - (rank - a.tensor.dim()), at_b = d - (rank - b.tensor.dim());
         const int64_t m = at_a < 0 ? 1 : a->sizes[at_a], n = at_b < 0 ? 1 : b->sizes[at_b];
@@ -466,7 +466,7 @@ Tensor take_along_dim(In x, In index) {
     return gather(reshape(x, {-1}), 0, reshape(index, {-1}));
 }
 
-// Of index_copy: the index of each element that is put somewhere, after a look at all.
+// Checks index_copy's operands, and returns for each slice of x the index of the slice of src that is put there.
 static Tensor index_of_copied(const char* op, const In& x, int dim, const In& index, const In& src) {
     for (const In* t : {&x, &index, &src}) detail::check_defined(*t, op);
     const int rank = x.tensor.dim(), d = detail::wrap_dim(dim, rank, op, x.loc);
@@ -498,13 +498,13 @@ Tensor masked_scatter(In x, In mask, In src) {
     const detail::RecordedParts parts(x.loc);
     const Tensor holds = expand(mask, shape);
     const Tensor place = clamp_min(cumsum(reshape(holds, {-1}), 0) - 1, 0);
-    if (!detail::is_tracing()) {  // a graph's gather() finds out
+    if (!detail::is_tracing()) {  // in a graph gather() checks this
         const detail::PauseRecording pause;
         const int64_t needed = sum(holds).item<int64_t>();
         if (needed > src->numel) fail<ShapeError>(x.loc, "{}: the mask holds {} times, src has {} elements", op, needed, src->numel);
     }
     Tensor values = reshape(src, {-1});
-    if (src->numel == 0) values = cat({values, zeros({1}, {x->dtype, x->device})});  // what is gathered where the mask does not hold
+    if (src->numel == 0) values = cat({values, zeros({1}, {x->dtype, x->device})});  // gathered where the mask does not hold
     return where(holds, reshape(gather(values, 0, place), shape), x);
 }
 

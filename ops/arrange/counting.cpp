@@ -62,7 +62,7 @@ struct HistogramCall {
     bool density = false, has_edges = false;
 };
 
-// What parts() gives, without saying what it is made of.
+// Returns parts() without a record of its ops; messages name the op that has begun.
 template <class Parts>
 auto made_of(const Parts& parts) {
     const detail::UnrecordedParts unrecorded;
@@ -132,7 +132,7 @@ Tensor histc(In x, int64_t bins, double min, double max) {
         if (!(max - min < std::numeric_limits<double>::infinity())) fail<ValueError>(x.loc, "histc: the range from {} to {} is not finite", min, max);
         const Tensor place = minimum(floor((flat - min) / (max - min) * static_cast<double>(bins)), static_cast<double>(bins - 1));
         const Tensor is_inside = logical_and(ge(flat, min), le(flat, max));
-        const Tensor bin = where(is_inside, place, static_cast<double>(bins)).to(int64);  // one more for the others
+        const Tensor bin = where(is_inside, place, static_cast<double>(bins)).to(int64);  // one more bin for the others
         const Tensor counts = index_add(zeros({bins + 1}, {int64, x->device}), 0, bin, ones_like(bin));
         return narrow(counts, 0, 0, bins).to(dtype);
     });
@@ -161,20 +161,20 @@ void check_histogram(const In& x, const HistogramOptions& options) {
 
 DType computed_in(DType dtype) { return dtype == float64 ? float64 : float32; }
 
-// `edges` (bins + 1,) is sorted and of the dtype that is computed in.
+// Counts between `edges` (bins + 1,), which are sorted and of the dtype that is computed in.
 HistogramResult count_between(const In& x, const Tensor& edges, const HistogramOptions& options) {
     const int64_t bins = edges.numel() - 1;
     const Tensor flat = reshape(x, {-1}).to(edges.dtype());
     const Tensor place = minimum(searchsorted(edges, flat, /*right=*/true) - 1, bins - 1);
     const Tensor is_inside = logical_and(ge(flat, edges[0]), le(flat, edges[-1]));
-    const Tensor bin = where(is_inside, place, bins);  // one more for the others
+    const Tensor bin = where(is_inside, place, bins);  // one more bin for the others
     const Tensor weights = options.weight.defined() ? reshape(options.weight, {-1}).to(float64) : ones_like(bin);
     Tensor hist = index_add(zeros({bins + 1}, {weights.dtype(), x->device}), 0, bin, weights).narrow(0, 0, bins).to(float64);
     if (options.density) hist = hist / sum(hist) / diff(edges.to(float64));
     return {hist.to(x->dtype), edges.to(x->dtype)};
 }
 
-// From the smallest to the largest element unless given.
+// Returns the range: from the smallest to the largest element unless given.
 std::pair<double, double> range_of(const In& x, const HistogramOptions& options) {
     auto [min, max] = options.range.value_or(std::pair(0.0, 1.0));
     if (!options.range && x->numel > 0) {
@@ -192,7 +192,7 @@ std::pair<double, double> range_of(const In& x, const HistogramOptions& options)
 
 namespace {
 
-// edges: undefined where a number of bins was given.
+// edges: undefined if a number of bins was given.
 void record_histogram(const In& x, const Tensor& edges, const HistogramResult& result, const HistogramOptions& options, int64_t bins) {
     if (!detail::is_watched()) return;
     const auto [low, high] = options.range.value_or(std::pair(0.0, 0.0));
@@ -203,7 +203,7 @@ void record_histogram(const In& x, const Tensor& edges, const HistogramResult& r
             HistogramCall{bins, options.range.has_value(), low, high, options.density, edges.defined()});
 }
 
-// Of elements, then edges, if there are any, and weights, if there are any.
+// Operands: elements, then edges and weights, if there are any.
 HistogramResult histogram_again(const FormCall& x, const HistogramCall& call) {
     const int before_weight = call.has_edges ? 2 : 1;
     HistogramOptions options{.density = call.density};
@@ -263,7 +263,7 @@ Tensor count_nonzero(In x, const Dims& dims) {
 
 namespace {
 
-// Sequences (rows, n), values (rows, m). nan is above all numbers.
+// Searches sequences (rows, n) for values (rows, m). nan is above all numbers.
 template <class T>
 void search_on_cpu(const Tensor& sequences, const Tensor& values, const Tensor& out, bool right) {
     const int64_t n = sequences.size(-1), m = values.numel() / (sequences.numel() / n);
@@ -286,8 +286,8 @@ void search_on_cpu(const Tensor& sequences, const Tensor& values, const Tensor& 
     });
 }
 
-// (rows, n) and (rows, m): both sorted together, so that values come before equal elements (right: behind them). Then the elements
-// before each value are counted.
+// Searches (rows, n) for (rows, m): sorts both together, so that values come before equal elements (right: behind them). Then it counts
+// the elements before each value.
 Tensor search_by_sorting(const Tensor& sequence, const Tensor& values, bool right) {
     const int64_t n = sequence.size(1), m = values.size(1);
     const Tensor order = argsort(right ? cat({sequence, values}, 1) : cat({values, sequence}, 1), 1);
@@ -385,7 +385,7 @@ ValueType types_of_bincount(const TypeCall& t) {
     return types::shaped(x, {types::unknown()}, dtype);
 }
 
-// The counts, and the edges of the bins, which may be given.
+// Returns the types of the counts, and of the edges of the bins, which may be given.
 ResultTypes types_of_histogram(const TypeCall& t, const HistogramCall& a) {
     const ValueType& x = t[0];
     const int before_weight = a.has_edges ? 2 : 1;
@@ -394,7 +394,7 @@ ResultTypes types_of_histogram(const TypeCall& t, const HistogramCall& a) {
     return {types::shaped(x, {edges + SymInt(-1)}), types::shaped(x, {edges})};
 }
 
-// Of each row of values the places in the row of the sequence, or in the only one.
+// Returns the type of the positions: for each row of values those in the row of the sequence, or in its only one.
 ValueType types_of_searchsorted(const TypeCall& t) {
     const ValueType &sequence = types::ranked(t[0], 1), &values = t[1];
     const bool is_one = sequence.rank() == 1;

@@ -1,4 +1,4 @@
-// Counting elements, and finding places in sorted ones.
+// Ops that count elements, and that search sorted ones.
 #pragma once
 
 #include <optional>
@@ -8,11 +8,11 @@
 
 namespace tapir {
 
-/// How often each whole number from 0 on occurs in x (n,), int64 or int32: (max(largest + 1, minlength),), int64. With weights (n,)
-/// their sums in place of the counts, in their dtype (float64 unless they are floating). Waits for a device. Throws ValueError
+/// Counts how often each whole number from 0 on occurs in x (n,), int64 or int32: (max(largest + 1, minlength),), int64. With weights (n,)
+/// it returns their sums instead, in their dtype (float64 unless they are floating). Waits for a device. Throws ValueError
 /// for negative numbers.
 Tensor bincount(In x, const Tensor& weights = {}, std::int64_t minlength = 0);
-/// How many elements of x lie in each of `bins` equal parts of [min, max], in x's dtype. Elements outside and nan do not count; for
+/// Counts the elements of x in each of `bins` equal parts of [min, max], in x's dtype. Elements outside and nan do not count; for
 /// min == max the ends are the smallest and the largest element. Throws ValueError for bins < 1 and max < min.
 Tensor histc(In x, std::int64_t bins = 100, double min = 0, double max = 0);
 struct HistogramOptions {
@@ -24,24 +24,24 @@ struct HistogramResult {
     Tensor hist;       // (bins,), x's dtype
     Tensor bin_edges;  // (bins + 1,), x's dtype
 };
-/// How many elements of x, of any shape, lie in each of `bins` equal parts of the range, or between neighbours of the edges (n,).
+/// Counts the elements of x, of any shape, in each of `bins` equal parts of the range, or between neighbours of the edges (n,).
 /// The last edge belongs to the last bin.
 ///     auto [hist, bin_edges] = histogram(x, 10, {.range = {{0.0, 1.0}}});
 /// Elements outside and nan do not count; an empty range is widened by 0.5 on both sides. Waits for a device. Not differentiable.
-/// Throws ValueError for bins < 1, a range that is not finite or turned round, edges that are not sorted or not there, and a range
+/// Throws ValueError for bins < 1, a range that is not finite or is reversed, edges that are not sorted or are undefined, and a range
 /// beside edges; DTypeError for x that is not floating and for edges or weights of other dtypes; ShapeError for their shapes.
 HistogramResult histogram(In x, std::int64_t bins = 100, const HistogramOptions& options = {});
 HistogramResult histogram(In x, In bin_edges, const HistogramOptions& options = {});
-/// How many elements are not 0: int64.
+/// Counts the elements that are not 0: int64.
 Tensor count_nonzero(In x, const Dims& dims = {});
 
-/// Where each value would go into the sorted sequence so that it stays sorted: the number of elements below it (right: not above
+/// Returns the position at which each value can be inserted into the sorted sequence: the number of elements below it (right: not above
 /// it). sorted_sequence (n,), or (..., n) with the values' leading dimensions; int64, of the values' shape. Throws ShapeError.
 Tensor searchsorted(In sorted_sequence, In values, bool right = false);
 Tensor searchsorted(In sorted_sequence, Scalar value, bool right = false);
-/// The same for x of any shape and boundaries (n,): the number of the interval that each element is in.
+/// Overload for x of any shape and boundaries (n,): returns the number of the interval that each element is in.
 Tensor bucketize(In x, In boundaries, bool right = false);
-/// True where an element of x is one of the test elements; `invert`: where it is none.
+/// True where an element of x is one of the test elements; `invert`: where it is not.
 Tensor isin(In x, In test_elements, bool invert = false);
 
 }  // namespace tapir

@@ -1,4 +1,4 @@
-// Ops that pick elements along one dimension and say which: max and min with indices, sort, topk. One backward rule.
+// Ops that pick elements along one dimension and return their indices: max, min, sort, topk. They share one backward rule.
 #pragma once
 
 #include "tapir/autograd/backward_impl.h"
@@ -13,7 +13,7 @@ struct PickAttrs {
     bool dropped;  // the outputs do not have the dimension
 };
 
-/// How such an op was called. Of kthvalue: k from 1 on.
+/// The call of such an op. kthvalue counts k from 1 on.
 struct PickCall {
     std::int64_t k;
     int dim;
@@ -23,11 +23,11 @@ struct PickCall {
 /// Sends each value's gradient to the element that it was picked from.
 void pick_rule(Backward& b);
 
-/// The size along a dimension; a 0-d tensor is one element.
+/// Returns the size along a dimension; a 0-d tensor is one element.
 inline std::int64_t size_along(const Tensor& x, int dim) { return x.dim() == 0 ? 1 : x.impl()->sizes[dim]; }
 
-/// The element at this place (from 0 on) of each sorted line, and its index: of equal elements as sort() has them. nan_wins: where a line
-/// has nan, the first of them. Records `op`, whose rule is pick_rule.
+/// Returns the element at this place (from 0 on) of each sorted line, and its index; equal elements stay in sort()'s order. nan_wins: if a
+/// line has nan, returns the first one. Records `op`, whose rule is pick_rule.
 ValuesIndices pick_at(const OpInfo& op, const In& x, int dim, std::int64_t place, bool nan_wins, bool keepdim);
 
 }  // namespace tapir

@@ -1,7 +1,7 @@
-// sort, argsort and topk; and what median and kthvalue pick.
+// sort, argsort and topk; and the picking of median and kthvalue.
 //
 // Elements become unsigned keys in the same order (nan the largest, both zeros equal) beside their index. Long lines are
-// sorted by radix, least significant byte first: stable, and several times faster than by comparison. Short ones by
+// sorted by radix, least significant byte first: stable, and several times faster than by comparison. Short ones are sorted by
 // comparing (key, index), which is stable too.
 #include <algorithm>
 #include <bit>
@@ -106,7 +106,7 @@ void make_items(DType dtype, const std::byte* from, int64_t n, int64_t step, boo
 
 constexpr int64_t kRadixLength = 512;  // below, sorting by comparison is faster
 
-// Sorts by key, byte by byte; bytes that all keys share are passed over. The result may lie in either buffer.
+// Sorts by key, byte by byte; skips bytes that all keys share. The result may lie in either buffer.
 template <class Key>
 Item<Key>* radix_sort(Item<Key>* items, Item<Key>* other, int64_t n) {
     constexpr int bytes = sizeof(Key);
@@ -124,7 +124,7 @@ Item<Key>* radix_sort(Item<Key>* items, Item<Key>* other, int64_t n) {
     return items;
 }
 
-// Puts the first k of the sorted items in front; returns where they are.
+// Puts the first k of the sorted items in front; returns their buffer.
 template <class Key>
 Item<Key>* order(Item<Key>* items, Item<Key>* other, int64_t n, int64_t k) {
     if (k < n / 4) {
@@ -181,7 +181,7 @@ void sort_on_gpu(const Tensor& x, int dim, int64_t k, bool descending, const Val
     gpu::sort(args);
 }
 
-// The first k along dim of the sorted elements.
+// Returns the first k of the sorted elements along dim.
 ValuesIndices first_sorted(const In& x, int dim, int64_t k, bool descending, bool with_values) {
     Tensor in;
     {
@@ -217,8 +217,8 @@ ValuesIndices first_sorted(const In& x, int dim, int64_t k, bool descending, boo
 
 // --- One element of each line --------------------------------------------------------------------------------------------
 
-// Puts those items in front among which the one at place k of the sorted ones must be, in their order; k becomes its place among them.
-// Returns how many: by the most significant digits as far as that helps.
+// Moves to the front, in order, the items that may be the one at place k of the sorted ones; k becomes its place among them.
+// Returns their number. It uses the most significant digits as far as that helps.
 template <class Key>
 int64_t keep_near(Item<Key>* items, int64_t n, int64_t& k) {
     constexpr int digit = 11, bits = sizeof(Key) * 8;
@@ -231,7 +231,7 @@ int64_t keep_near(Item<Key>* items, int64_t n, int64_t& k) {
         int64_t kept = 0;
         for (int64_t i = 0; i < n; ++i) {
             const bool is_in = bucket_of(items[i]) == bucket;
-            items[kept] = items[i];  // without a branch
+            items[kept] = items[i];  // this has no branch
             kept += is_in;
         }
         n = kept;
@@ -263,7 +263,7 @@ void pick_lines(const Job& job, bool nan_wins, int64_t begin, int64_t end) {
     }
 }
 
-// By sorting whole lines.
+// Sorts whole lines.
 ValuesIndices pick_on_gpu(const Tensor& x, int dim, int64_t place, bool nan_wins) {
     const ValuesIndices sorted = sort(x, dim);
     ValuesIndices out{narrow(sorted.values, dim, place, 1), narrow(sorted.indices, dim, place, 1)};

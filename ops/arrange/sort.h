@@ -1,4 +1,4 @@
-// Sorting along a dimension, and the first of what sorting gives.
+// Sorting along a dimension, and the first elements of the sorted order.
 #pragma once
 
 #include "tapir/core/tensor.h"
@@ -7,13 +7,13 @@
 namespace tapir {
 
 #ifndef TAPIR_RUNTIME_ONLY
-/// Sorted along dim; nan last in ascending order, first in descending. Equal elements keep their order.
+/// Sorts along dim; nan last in ascending order, first in descending. Equal elements keep their order.
 ValuesIndices sort(In x, Dim dim = -1, bool descending = false);
 #endif
 
-/// int64: where the elements of sort() come from.
+/// Returns the indices of sort(), int64.
 Tensor argsort(In x, Dim dim = -1, bool descending = false);
-/// The k largest (or smallest) along dim, sorted. Throws ValueError when k exceeds the size.
+/// Returns the k largest (or smallest) along dim, sorted. Throws ValueError when k exceeds the size.
 ValuesIndices topk(In x, std::int64_t k, Dim dim = -1, bool largest = true);
 
 }  // namespace tapir

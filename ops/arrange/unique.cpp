@@ -1,4 +1,4 @@
-// unique: sort, mark the first of each run, and read off the rest. On any device, since its parts are.
+// unique: sorts, marks the first of each run, and reads off the rest. It runs on any device, since its parts do.
 #include "tapir/ops/arrange/unique.h"
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/op_form.h"
@@ -33,7 +33,7 @@ struct UniqueCall {
     bool return_inverse = false, return_counts = false;
 };
 
-// Those that were asked for.
+// Returns the results that were asked for.
 std::vector<Tensor> results_of(const UniqueResult& result) {
     std::vector<Tensor> list{result.values};
     if (result.inverse.defined()) list.push_back(result.inverse);
@@ -41,7 +41,7 @@ std::vector<Tensor> results_of(const UniqueResult& result) {
     return list;
 }
 
-// Of neighbours that are equal in a 1-d tensor.
+// Finds the runs of equal neighbours in a 1-d tensor.
 UniqueResult runs(const Tensor& t, bool return_inverse, bool return_counts) {
     const std::int64_t n = t.numel();
     Tensor is_first = ones({n}, {bool_, t.device()});
@@ -100,7 +100,7 @@ UniqueResult Tensor::unique(bool sorted, bool return_inverse, bool return_counts
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-// The values, and how often each comes; the inverse has the input's shape.
+// Returns the types of the values and the counts; the inverse has the input's shape.
 [[maybe_unused]] static ResultTypes types_of(const ValueType& x, const UniqueCall& a) {
     ResultTypes results{types::shaped(x, {types::unknown()})};
     if (a.return_inverse) results.push_back(types::same(x, DType::int64));

@@ -1,4 +1,4 @@
-// scaled_dot_product_attention: products and a softmax, in pieces where the scores would be many.
+// scaled_dot_product_attention: products and a softmax, in pieces if the scores would be many.
 #include "tapir/ops/attention/attention.h"
 
 #include <algorithm>
@@ -44,21 +44,21 @@ namespace {
 
 using std::int64_t;
 
-// So many scores at once. On the CPU what a core keeps in its own cache; more where each piece adds to the gradients of all keys
+// Number of scores computed at once. On the CPU as many as fit a core's own cache; more if each piece adds to the gradients of all keys
 // and values.
 int64_t scores_at_once(const Tensor& x, bool recorded) { return int64_t{1} << (on_gpu(x) ? 26 : recorded ? 20 : 18); }
-// So many are kept for backward rather than computed again.
+// Number of scores that are kept for backward rather than computed again.
 int64_t scores_kept(const Tensor& x) { return int64_t{1} << (on_gpu(x) ? 27 : 22); }
 
-// What is added to a masked score: far below all others, but finite, so that a row of nothing else has no nan.
+// Added to a masked score: far below all others, but finite, so that a row of only masked scores has no nan.
 double masked_score(DType dtype) { return dtype == DType::float16 ? -32752.0 : -static_cast<double>(std::numeric_limits<float>::max()) / 2; }
 
 struct Attention {
     double dropout_p;
     bool is_causal;
 
-    // What is added to the scores: the mask, with the limit to keys up to the query where there is one. first_query: the number
-    // of the first row's. Undefined: nothing, as causal_softmax knows the limit.
+    // Returns the tensor added to the scores: the mask, with the limit to keys up to the query if there is one. first_query: the number
+    // of the first row's query. Undefined if nothing is added: causal_softmax has the limit itself.
     Tensor bias(const Tensor& query, const Tensor& key, const Tensor& mask, int64_t first_query) const {
         if (!mask.defined()) return {};
         const DType dtype = mask.dtype() != bool_ ? mask.dtype() : query.dtype();
@@ -78,7 +78,7 @@ struct Attention {
         return dropout_p > 0 ? dropout(p, dropout_p, true) : p;
     }
 
-    // Rows of queries that may look at no key become zeros.
+    // Sets rows of queries that may look at no key to zeros.
     static Tensor closed_rows_zero(const Tensor& rows, const Tensor& added) {
         if (!added.defined() || added.shape().back() == 0) return rows;
         const Tensor closed = le(amax(added.detach(), {-1}, true), masked_score(added.dtype()));
@@ -88,11 +88,11 @@ struct Attention {
     Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask, int64_t first_query) const {
         const Tensor added = bias(query, key, mask, first_query);
         const Tensor mixed = matmul(weights(query, key, added, first_query), value);
-        return mask.defined() ? closed_rows_zero(mixed, added) : mixed;  // without one, each query sees the first key
+        return mask.defined() ? closed_rows_zero(mixed, added) : mixed;  // without a mask, each query sees the first key
     }
 };
 
-// Elements begin ... begin + count of dimension dim of the broadcast shape (rank: its dimensions); t itself where it is
+// Returns elements begin ... begin + count of dimension dim of the broadcast shape (rank: its dimensions); t itself if it is
 // broadcast along it.
 Tensor part_of(const Tensor& t, int rank, int dim, int64_t begin, int64_t count) {
     const int own = t.defined() ? dim - (rank - t.dim()) : -1;
@@ -105,11 +105,11 @@ Tensor scaled(const In& query, std::optional<double> scale) {
     return mul(query, scale.value_or(1 / std::sqrt(width)));
 }
 
-// The operands in float32 where they are, or become under an AutocastScope, 16-bit floats on the CPU: scores and
+// The operands in float32, if they are 16-bit floats on the CPU, or become such under an AutocastScope: scores and
 // weights are not rounded on the way to the result. GPUs multiply 16-bit floats as they are.
 struct Widened {
     Tensor x[3];
-    DType dtype = float32;  // of the result; float32: nothing is to be done
+    DType dtype = float32;  // the result's; float32: nothing needs to be done
 
     explicit Widened(std::initializer_list<const In*> operands) {
         const TensorImpl* first = (*operands.begin())->tensor.impl();
@@ -179,14 +179,14 @@ Tensor scaled_dot_product_attention(In query, In key, In value, const Tensor& at
     const Attention attention{dropout_p, is_causal};
     const bool recorded = detail::thread.log != nullptr;
     const int64_t at_once = scores_at_once(q, recorded), all = scores.numel();
-    const bool is_whole = all <= (recorded ? scores_kept(q) : at_once) || detail::is_tracing();  // a graph is not cut by sizes
+    const bool is_whole = all <= (recorded ? scores_kept(q) : at_once) || detail::is_tracing();  // a graph must not depend on sizes
     if (is_whole) return attention(q, k, v, attn_mask, 0);
 
-    // Pieces of the first dimension and of the queries.
+    // Computes pieces of the first dimension and of the queries.
     const int rank = scores.rank();
     const int64_t examples = rank > 2 ? scores[0] : 1, per_query = std::max<int64_t>(all / (examples * queries), 1);
     int64_t rows = std::clamp<int64_t>(at_once / per_query, std::min<int64_t>(queries, 16), queries);
-    if (is_causal) rows = std::min(rows, std::max<int64_t>(queries / 8, 64));  // so that much of what is masked is left out
+    if (is_causal) rows = std::min(rows, std::max<int64_t>(queries / 8, 64));  // so that most masked scores are left out
     const int64_t together = rows < queries ? 1 : std::clamp<int64_t>(at_once / (per_query * queries), 1, examples);
     std::vector<Tensor> of_examples;
     for (int64_t e = 0; e < examples; e += together) {

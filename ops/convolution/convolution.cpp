@@ -1,4 +1,4 @@
-// Convolutions. Note [Closed under gradients]: what a convolution computes, its gradient with respect to the input and the one
+// Convolutions. Note [Closed under gradients]: a convolution, its gradient with respect to the input and the one
 // with respect to the weight are three ops, and the gradients of each are the other two. So all are differentiable to any order.
 //     y = output(x, w)      gradients: of x: input(g, w),   of w: weight(x, g)
 //     x = input(y, w)       gradients: of y: output(g, w),  of w: weight(g, y)
@@ -63,8 +63,8 @@ TAPIR_OP(conv_transpose, conv_transpose_rule, "The gradient of a convolution wit
 
 namespace {
 
-// What a convolution is called with, as PyTorch names it: a number for all spatial dimensions, or one for each. padding: that at
-// the beginnings, and then that at the ends where it is another (there it can be negative, in gradients).
+// The arguments of a convolution, named as PyTorch does: a number for all spatial dimensions, or one for each. padding: the one
+// before the first element, and then that behind the last if it differs (the latter can be negative, in gradients).
 struct ConvCall {
     Shape stride = 1, padding = 0, dilation = 1;
     int64_t groups = 1;
@@ -87,12 +87,12 @@ const OpInfo& op_of(ConvPart part) {
     return part == ConvPart::output ? convolution_op : part == ConvPart::input ? conv_transpose_op : conv_weight_op;
 }
 
-// out (batch, channels, ...) += bias, if there is one.
+// Adds bias, if there is one, to out (batch, channels, ...).
 void add_bias(Tensor& out, const Tensor& bias, const Loc& loc) {
     if (bias.defined() && out.numel() > 0) out.add_(beside_channels(bias, out), loc);
 }
 
-// On the CPU: oneDNN, for what it takes, and products in float32 or float64 for the rest.
+// Runs on the CPU: oneDNN if it takes the sizes, else products in float32 or float64.
 Tensor on_cpu(ConvPart part, const Convolution& c, const Tensor& a, const Tensor& b, const Tensor& bias, const Loc& loc) {
     const DType dtype = a.dtype();
     if (dtype == float32 || dtype == bfloat16) {
@@ -113,7 +113,7 @@ Tensor on_cpu(ConvPart part, const Convolution& c, const Tensor& a, const Tensor
 // Not recorded. bias: with `output` and `input` only.
 Tensor run(ConvPart part, const Convolution& c, const Tensor& a, const Tensor& b, const Tensor& bias, const Loc& loc) {
     const DType dtype = a.dtype();
-    const bool is_empty = a.numel() == 0 || b.numel() == 0;  // a sum of nothing
+    const bool is_empty = a.numel() == 0 || b.numel() == 0;  // an empty sum
     if (is_empty) {
         Tensor out = gradient_ops::zeros(shape_of(part, c), dtype, a.device());
         add_bias(out, bias, loc);
@@ -123,7 +123,7 @@ Tensor run(ConvPart part, const Convolution& c, const Tensor& a, const Tensor& b
     const detail::FlopsOf flops(2 * sums * static_cast<double>(c.group_in() * c.kernel_volume()));
     const auto compute = [&](const Tensor& with) { return on_gpu(a) ? convolve_on_gpu(part, c, a, b, with, loc) : on_cpu(part, c, a, b, with, loc); };
     if (part == ConvPart::output) return compute(bias);
-    if (bias.defined() && !on_gpu(a) && (dtype == float16 || dtype == bfloat16)) {  // the sums are rounded when it is added
+    if (bias.defined() && !on_gpu(a) && (dtype == float16 || dtype == bfloat16)) {  // the sums are rounded when the bias is added
         Tensor out = on_cpu(part, c, a.to(float32, loc), b.to(float32, loc), {}, loc);
         add_bias(out, bias.to(float32, loc), loc);
         return out.to(dtype, loc);
@@ -133,14 +133,14 @@ Tensor run(ConvPart part, const Convolution& c, const Tensor& a, const Tensor& b
     return out;
 }
 
-// The call that has these sizes.
+// Returns the call that has these sizes.
 ConvCall call_of(ConvPart part, const Convolution& c) {
     ConvCall call{{}, {}, {}, c.groups, {}, {}};
     Shape ends;
     for (int64_t d = 3 - c.dims; d < 3; ++d) {
         const int64_t reach = c.dilation[d] * (c.kernel[d] - 1) + 1, moves = (c.out[d] - 1) * c.stride[d];
         int64_t after = c.after[d];
-        // The gradient of a conv_transpose with much output_padding leaves some of its operand out.
+        // A conv_transpose with much output_padding has a gradient that leaves out some of its operand.
         const int64_t windows = (c.in[d] + c.before[d] + after - reach) / c.stride[d] + 1;
         if (part == ConvPart::output && windows != c.out[d]) after = moves + reach - c.in[d] - c.before[d];
         call.stride.push_back(c.stride[d]);
@@ -209,13 +209,13 @@ void conv_weight_rule(Backward& b) {
 
 // --- Arguments -----------------------------------------------------------------------------------------------------------
 
-// Of the last `dims` of three.
+// Sets the last `dims` of three.
 void set(int64_t (&to)[3], const Shape& given, int64_t least, const char* what, int dims, const char* op, const Loc& loc,
          int64_t most = kMostSpatial) {
     for_spatial(given, least, what, dims, op, loc, [&](int d, int64_t number) { to[3 - dims + d] = number; }, most);
 }
 
-// `channels`: the dimension of the weight that has as many as a group of the input's.
+// `channels`: the weight's dimension with as many elements as a group of the input has channels.
 void check_operands(const char* op, int dims, const In& x, const Tensor& weight, const Tensor& bias, int channels, int64_t groups) {
     if (weight.dim() != dims + 2 || (x.tensor.dim() != dims + 2 && x.tensor.dim() != dims + 1)) {
         const bool lacks_channel = weight.dim() == dims + 2 && x.tensor.dim() == dims && weight.impl()->sizes[channels] == 1 && groups == 1;
@@ -240,7 +240,7 @@ void check_bias(const char* op, const Convolution& c, int64_t channels, const Te
 
 Tensor lower(const In& t) { return t.tensor.defined() ? detail::autocast_to_low(t) : t.tensor; }
 
-// Sets what is before and after the elements. ends: see ConvCall.
+// Sets the padding before and after the elements. ends: see ConvCall.
 void set_ends(Convolution& c, const char* op, int dims, const Shape& padding, bool ends, const Loc& loc) {
     if (ends && padding.rank() == 2 * dims) {
         set(c.before, Shape(padding.data(), dims), 0, "padding", dims, op, loc);
@@ -273,8 +273,8 @@ void set_padding(Convolution& c, const char* op, int dims, const Padding& paddin
     }
 }
 
-// What ends the message about an input (batch, channels, ...) of other channels: where they may be instead. An unbatched one may be a
-// batch without channels.
+// Returns the end of the message about an input (batch, channels, ...) of other channels: it says where they may be instead. An unbatched
+// one may be a batch without channels.
 std::string channels_hint(const Shape& shape, int64_t channels, bool unbatched) {
     if (unbatched && channels == 1) return "; is dimension 0 the batch? x.unsqueeze(1) has a channel";
     const int last = shape.rank() - 1;
@@ -284,13 +284,13 @@ std::string channels_hint(const Shape& shape, int64_t channels, bool unbatched) 
                        place, place);
 }
 
-// -1 where that is no number.
+// Returns the number of channels, -1 if it overflows.
 int64_t channels_of(int64_t in_group, int64_t groups) {
     int64_t channels = 0;
     return __builtin_mul_overflow(in_group, groups, &channels) ? -1 : channels;
 }
 
-// ends: options.padding can have both, see ConvCall.
+// ends: options.padding can have both ends, see ConvCall.
 Tensor conv(const char* op, int dims, const In& x, const In& weight, const Tensor& bias, const ConvOptions& options, bool unbatched = false,
             bool ends = false) {
     detail::check_defined(x, op);
@@ -344,7 +344,7 @@ Tensor conv_transpose(const char* op, int dims, const In& x, const In& weight, c
         return squeeze(conv_transpose(op, dims, In(batch, x.loc), weight, bias, options), 0);
     }
     const TensorImpl *in = x.tensor.impl(), *w = weight.tensor.impl();
-    Convolution c;  // of which this is the gradient: its output is x
+    Convolution c;  // this op is the gradient of that convolution: its output is x
     c.dims = dims;
     c.batch = in->sizes[0];
     c.out_channels = in->sizes[1];
@@ -378,7 +378,7 @@ Tensor conv_transpose(const char* op, int dims, const In& x, const In& weight, c
     return convolve(ConvPart::input, c, x.tensor, weight.tensor, bias, x.loc);
 }
 
-// The gradient for the weight of a convolution that was called so, where g is that of its result.
+// Returns the gradient for the weight of a convolution that was called so; g is the gradient of its result.
 Tensor weight_of(const Tensor& x, const Tensor& g, const ConvCall& call) {
     const Loc loc = Loc::current();
     const char* const op = "conv_weight";
@@ -463,14 +463,14 @@ Tensor conv_transpose_of(const FormCall& x, const ConvCall& a) {
                           /*ends=*/true);
 }
 
-// x: (batch, channels, spatial...); the other one is a weight, or the gradient of the result.
+// Checks x (batch, channels, spatial...); the other one is a weight, or the gradient of the result.
 int checked_dims(const ValueType& x, const ValueType& other) {
     const int dims = types::ranked(x, 3, 5).rank() - 2;
     types::need(other.rank() == x.rank(), "the operands have different numbers of dimensions");
     return dims;
 }
 
-// The weight (out, in / groups, kernel...).
+// Returns the type of the weight (out, in / groups, kernel...).
 ValueType types_of_weight(const TypeCall& t) {
     using namespace types;
     const ValueType &x = t[0], &g = t[1];

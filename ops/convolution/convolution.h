@@ -4,12 +4,12 @@
 //     Tensor z = conv2d(x, weight, bias, {.padding = "same", .dilation = {1, 2}});
 //     Tensor w = conv2d(x, weight, bias, 2, 1);                         // as y
 //
-// Where a stride of two numbers is all there is behind the bias, it has its name: {.stride = {2, 1}}; {2, 1} does not compile.
+// A stride of two numbers as the only argument behind the bias needs its name: {.stride = {2, 1}}; {2, 1} does not compile.
 //
-// Each number stands for all spatial dimensions, or there is one for each. On the CPU results have their channels last in
-// memory, which the next layer reads as it is; on CUDA where x has. Shapes and values do not show it.
+// One number stands for all spatial dimensions; a list has one for each. On the CPU results have their channels last in
+// memory, which the next layer reads as it is; on CUDA they have if x has. Shapes and values do not show it.
 //
-// On CUDA, set_float32_matmul_precision (ops/matmul.h) is about convolutions, too: float32 uses TF32 where it allows that.
+// On CUDA, set_float32_matmul_precision (ops/matmul.h) applies to convolutions, too: float32 uses TF32 if it allows that.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@
 
 namespace tapir {
 
-/// How many zeros stand on both sides of each spatial dimension: numbers, "valid" (none), or "same": as many as make the
+/// The number of zeros on both sides of each spatial dimension: numbers, "valid" (none), or "same": as many as make the
 /// result as large as the input (the odd one at the end), for which the stride must be 1.
 class Padding {
  public:
@@ -47,16 +47,16 @@ struct ConvOptions {
     std::int64_t groups = 1;  ///< input channels are split into as many groups, each with its own part of the weight
 };
 
-/// The cross-correlation of x with each kernel, plus bias:
+/// Returns the cross-correlation of x with each kernel, plus bias:
 ///   y[n, o, i] = bias[o] + sum over c, k of weight[o, c, k] * x[n, c, i * stride + k * dilation - padding]
 /// x (n, in, length) or (in, length), weight (out, in / groups, kernel), bias (out,) or undefined -> (n, out, length') or
 /// (out, length') with length' = (length + 2 padding - dilation (kernel - 1) - 1) / stride + 1, rounded down.
 /// Dtypes: floating, the same for all. Throws ShapeError, DTypeError, DeviceError; ValueError for a stride, dilation or groups
-/// below 1, a negative padding, or a padding mode that there is not.
+/// below 1, a negative padding, or an unknown padding mode.
 Tensor conv1d(In x, In weight, const Tensor& bias = {}, const ConvOptions& options = {});
-/// The same for x (n, in, height, width), weight (out, in / groups, kernel height, kernel width).
+/// Convolves x (n, in, height, width) with weight (out, in / groups, kernel height, kernel width), otherwise as conv1d.
 Tensor conv2d(In x, In weight, const Tensor& bias = {}, const ConvOptions& options = {});
-/// The same for x (n, in, depth, height, width).
+/// Convolves x (n, in, depth, height, width), otherwise as conv1d.
 Tensor conv3d(In x, In weight, const Tensor& bias = {}, const ConvOptions& options = {});
 
 #define TAPIR_CONV_BY_POSITION(name)                                                                                                \
@@ -82,7 +82,7 @@ struct ConvTransposeOptions {
     Shape dilation = 1;
 };
 
-/// The gradient of conv with respect to its input, as an op of its own ("deconvolution"; Zeiler et al. 2010). x (n, in, length),
+/// Computes the gradient of conv with respect to its input, as an op of its own ("deconvolution"; Zeiler et al. 2010). x (n, in, length),
 /// weight (in, out / groups, kernel), bias (out,) -> (n, out, length') with
 /// length' = (length - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1. Errors as conv1d.
 Tensor conv_transpose1d(In x, In weight, const Tensor& bias = {}, const ConvTransposeOptions& options = {});

@@ -1,5 +1,5 @@
-// A convolution on a device: tensors in a layout that its library takes, and padding that it does not know
-// made explicit.
+// A convolution on a device: this file brings tensors into a layout that its library takes, and makes padding that the library
+// does not know explicit.
 #include <algorithm>
 
 #include "tapir/ops/convolution/convolution_impl.h"
@@ -12,7 +12,7 @@ namespace {
 
 using std::int64_t;
 
-// t, or a copy: contiguous or with its channels last, and aligned for kernels that read 16 bytes at once.
+// Returns t, or a copy: contiguous or with its channels last, and aligned for kernels that read 16 bytes at once.
 Tensor laid_out(const Tensor& t, bool last, const Loc& loc) {
     const Tensor laid = last ? channels_last(t, loc) : t.contiguous(loc);
     if (reinterpret_cast<std::uintptr_t>(laid.raw_data()) % 16 == 0) return laid;
@@ -21,13 +21,13 @@ Tensor laid_out(const Tensor& t, bool last, const Loc& loc) {
     return copy;
 }
 
-// With the same padding on both sides, is the result that large?
+// True if the same padding on both sides gives a result of that size.
 bool is_symmetric(const Convolution& c, int d) {
     const int64_t reach = c.dilation[d] * (c.kernel[d] - 1) + 1, room = c.in[d] + 2 * c.before[d];
     return room >= reach && (room - reach) / c.stride[d] + 1 == c.out[d];
 }
 
-// The convolution of an x that has its padding in it, in the dimensions where the two sides differ ('same' with an even
+// Returns the convolution of an x that includes its padding, in the dimensions where the two sides differ ('same' with an even
 // kernel), and that ends where the last kernel does.
 Convolution with_padded_input(const Convolution& conv) {
     Convolution c = conv;
@@ -39,15 +39,15 @@ Convolution with_padded_input(const Convolution& conv) {
     return c;
 }
 
-// x, which lies as the input of `from`, as the input of `to`: each element at the same place under the kernel. What the
-// other has no room for is cut off, and what is new is zero.
+// Moves x, laid out as the input of `from`, to the layout of `to`'s input: each element stays at the same place under the kernel.
+// Elements that `to` has no room for are cut off, and new ones are zero.
 Tensor moved(const Tensor& x, const Convolution& from, const Convolution& to, bool last, const Loc& loc) {
     Tensor result = make_in_layout(shape_of(ConvPart::input, to), x.dtype(), x.device(), last, loc);
     result.zero_(loc);
     Tensor target = result, source = x;
     const int dims = static_cast<int>(to.dims);
     for (int d = 3 - dims; d < 3; ++d) {
-        const int64_t shift = from.before[d] - to.before[d];  // where x's first element comes to lie
+        const int64_t shift = from.before[d] - to.before[d];  // the new position of x's first element
         const int64_t begin = std::clamp<int64_t>(shift, 0, to.in[d]);
         const int64_t skipped = std::clamp<int64_t>(-shift, 0, from.in[d]);
         const int64_t count = std::min(to.in[d] - begin, from.in[d] - skipped);
@@ -58,7 +58,7 @@ Tensor moved(const Tensor& x, const Convolution& from, const Convolution& to, bo
     return result;
 }
 
-// Undefined: the library does not take this layout.
+// Returns an undefined tensor if the library does not take this layout.
 Tensor convolve_in_layout(bool last, ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Loc& loc) {
     const Convolution c = with_padded_input(conv);
     const bool is_padded = !(c == conv);
@@ -74,7 +74,7 @@ Tensor convolve_in_layout(bool last, ConvPart part, const Convolution& conv, con
 }  // namespace
 
 Tensor convolve_on_gpu(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Loc& loc) {
-    // In float64 cuDNN takes no channels that are last.
+    // cuDNN does not take channels that are last in float64.
     if (a.dtype() != float64 && !a.is_contiguous() && detail::is_channels_last(a.impl())) {
         const Tensor out = convolve_in_layout(/*last=*/true, part, conv, a, b, bias, loc);
         if (out.defined()) return out;

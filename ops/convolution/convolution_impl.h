@@ -1,4 +1,4 @@
-// A convolution on memory: what the ops of convolution.cpp hand to oneDNN, to matrix products, or to a device.
+// A convolution on memory: the ops of convolution.cpp hand these calls to oneDNN, to matrix products, or to a device.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace tapir {
 
-/// The sizes of y = conv(x, w), and how the kernel moves; dimensions from `dims` on are 1. What is asked for, and what given:
+/// The sizes of y = conv(x, w), and how the kernel moves; dimensions from `dims` on are 1.
 struct Convolution {
     std::int64_t dims = 0;
     std::int64_t batch = 0, in_channels = 0, out_channels = 0, groups = 1;
@@ -26,25 +26,25 @@ struct Convolution {
 };
 
 enum class ConvPart : std::uint8_t {
-    output,  // of x and w: y
-    input,   // of g, the gradient of y, and w: that of x
-    weight,  // of x and g: that of w
+    output,  // computes y from x and w
+    input,   // computes the gradient of x from g, the gradient of y, and w
+    weight,  // computes the gradient of w from x and g
 };
-/// What the part gives: (batch, channels, spatial...), or that of the weight.
+/// Returns the shape of the part: (batch, channels, spatial...), or the weight's.
 Shape shape_of(ConvPart part, const Convolution& conv);
 
-/// out = the part, of a and b in the order above. x, y and g have their channels last in memory, w is contiguous; float32 or
-/// bfloat16. bias: for `output`, of the same dtype. False, and nothing done, where oneDNN is not built in or does not take it.
+/// out = the part, from a and b in the order above. x, y and g have their channels last in memory, w is contiguous; float32 or
+/// bfloat16. bias: for `output`, of the same dtype. Returns false, without work done, if oneDNN is not built in or does not take it.
 bool convolve_by_onednn(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out);
 
-/// The same by matrix products, for contiguous tensors of float32 or float64; without bias.
+/// Computes the part by matrix products, for contiguous tensors of float32 or float64; without bias.
 void convolve_by_products(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& out);
 
-/// The part for tensors of a device, of any floating dtype and layout; the result is laid out as `a` where it has its channels
+/// Computes the part for tensors of a device, of any floating dtype and layout; the result is laid out as `a` if that has its channels
 /// last. bias: with `output` only, or undefined. Not recorded.
 Tensor convolve_on_gpu(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Loc& loc);
 
-/// The same on memory of a device. The padding is `before` on both sides; all tensors are contiguous, or all have their
+/// A convolution on memory of a device. The padding is `before` on both sides; all tensors are contiguous, or all have their
 /// channels last, the weight too.
 struct ConvolutionArgs {
     ConvPart part;
@@ -57,6 +57,6 @@ struct ConvolutionArgs {
 
 }  // namespace tapir
 
-/// False, and nothing done, where the library has no algorithm for channels that are last. Throws DeviceError where it has none
+/// Returns false, without work done, if the library has no algorithm for channels that are last. Throws DeviceError if it has none
 /// for contiguous tensors.
 TAPIR_GPU_KERNEL(convolve, bool(const tapir::ConvolutionArgs& args))

@@ -59,16 +59,16 @@ memory::desc row_major(const memory::dims& sizes, memory::data_type type) {
 
 // --- Primitives ----------------------------------------------------------------------------------------------------------
 
-// No gaps: compared and hashed as bytes.
+// Has no gaps: it is compared and hashed as bytes.
 struct Key {
     Convolution conv;
     ConvPart part;
     bool is_bfloat16, has_bias;
     std::uint8_t none = 0;
-    std::int32_t threads;  // work is split when it is made
+    std::int32_t threads;  // the work is split when the primitive is made
 };
 
-// Objects of oneDNN's that a call has to itself while it runs. They are kept: where there is no memory, oneDNN 2 crashes when it makes one.
+// oneDNN objects that a call has to itself while it runs. They are kept: oneDNN 2 crashes when it makes one without memory.
 template <class T>
 class Pool {
  public:
@@ -78,7 +78,7 @@ class Pool {
         Taken(Pool& pool, const Make& make) : pool_(pool), object_(pool.take(make)) {}
         ~Taken() {
             const std::lock_guard lock(pool_.mutex_);
-            pool_.spare_.push_back(std::move(object_));  // has room for all that were made
+            pool_.spare_.push_back(std::move(object_));  // there is room for all that were made
         }
         Taken(const Taken&) = delete;
         Taken& operator=(const Taken&) = delete;
@@ -114,7 +114,7 @@ Pool<dnnl::stream>& streams() {
     return *all;
 }
 
-// What a primitive reads and writes; each call says where.
+// The memory that a primitive reads and writes; each call sets the addresses.
 struct Arguments {
     memory a, b, bias, out, scratch, given_weight, weight;
 };
@@ -215,24 +215,24 @@ struct Kept {
     }
 };
 
-// Null: oneDNN has none for these sizes.
+// Returns null if oneDNN has none for these sizes.
 std::shared_ptr<Kept> primitive_for(const Key& key) {
     static std::mutex mutex;
     static auto* const made = new std::unordered_map<Key, std::shared_ptr<Kept>, detail::HashOfBytes<Key>, detail::EqualBytes<Key>>;
-    constexpr std::size_t most = 1024;  // images of ever new sizes are not to fill the memory
+    constexpr std::size_t most = 1024;  // images of ever new sizes must not fill the memory
     const std::lock_guard lock(mutex);
     if (const auto found = made->find(key); found != made->end()) return found->second;
-    if (made->size() >= most) made->clear();  // calls that run hold theirs
+    if (made->size() >= most) made->clear();  // running calls hold theirs
     std::shared_ptr<Kept> primitive;
     try {
         primitive = std::make_shared<Kept>(key);
     } catch (const dnnl::error& error) {
-        if (error.status == dnnl_out_of_memory) return nullptr;  // the next call may have it
+        if (error.status == dnnl_out_of_memory) return nullptr;  // the next call may have the memory
     }
     return (*made)[key] = primitive;
 }
 
-// Memory from the caching allocator, for as long as the tensor lives.
+// Allocates from the caching allocator; the memory lives as long as the tensor.
 Tensor room_for(const memory::desc& desc) { return detail::make_empty({static_cast<int64_t>(desc.get_size())}, uint8, cpu, Loc{}); }
 
 }  // namespace
@@ -292,7 +292,7 @@ bool convolve(ConvPart part, const Convolution& conv, const Tensor& a, const Ten
 bool convolve_by_onednn(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out) {
     try {
         return convolve(part, conv, a, b, bias, out);
-    } catch (const dnnl::error&) {  // it had no memory of its own: products need less
+    } catch (const dnnl::error&) {  // oneDNN had no memory of its own: products need less
         return false;
     }
 }

@@ -12,8 +12,8 @@ namespace {
 
 using std::int64_t;
 
-// Calls f(row of the column matrix, first column, first element of x, step of x, count) for each run of columns that do not
-// stand on padding, for one group's channels [0, channels).
+// Calls f(row of the column matrix, first column, first element of x, step of x, count) for each run of columns that lie
+// inside the input, for one group's channels [0, channels).
 template <class F>
 void for_runs(const Convolution& c, int64_t channel, const F& f) {
     const int64_t plane = c.in_volume();
@@ -21,7 +21,7 @@ void for_runs(const Convolution& c, int64_t channel, const F& f) {
     for (int64_t k0 = 0; k0 < c.kernel[0]; ++k0) {
         for (int64_t k1 = 0; k1 < c.kernel[1]; ++k1) {
             for (int64_t k2 = 0; k2 < c.kernel[2]; ++k2, ++row) {
-                // Of the last dimension: the outputs whose input is there.
+                // In the last dimension: the outputs whose input exists.
                 const int64_t shift = k2 * c.dilation[2] - c.before[2];
                 const int64_t begin = std::min(c.out[2], shift >= 0 ? 0 : (-shift + c.stride[2] - 1) / c.stride[2]);
                 const int64_t last = c.in[2] - 1 - shift;  // of output * stride

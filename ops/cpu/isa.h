@@ -11,10 +11,10 @@ namespace tapir::kernels {
 enum class Isa : int { baseline, avx2, avx512 };
 
 /// The best instruction set of this machine; the environment variable TAPIR_ISA=baseline|avx2|avx512 may lower it.
-/// Chosen once, before the first global object is made; not changed afterwards.
+/// It is chosen once, before the first global object is made, and does not change afterwards.
 extern Isa chosen_isa;
 
-/// One kernel's three compilations; calling it calls the one for this machine.
+/// Holds one kernel's three compilations; a call runs the one for this machine.
 template <class Fn>
 struct PerIsa;
 
@@ -22,7 +22,7 @@ template <class R, class... Args>
 struct PerIsa<R(Args...)> {
     using Function = R (*)(Args...);
     Function fn[3];
-    // What a call calls. Not operator(): that would be a frame more between a user's op and its kernel in a debugger.
+    // A conversion, not operator(): a call operator would add a frame between a user's op and its kernel in a debugger.
     operator Function() const { return fn[static_cast<int>(chosen_isa)]; }
 };
 

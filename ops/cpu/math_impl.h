@@ -1,7 +1,7 @@
 // Scalar functions for kernels, in the namespace of the instruction set; loops over them are vectorised.
 //
-// gcc calls glibc's vector library (libmvec) for functions that are declared with the simd attribute, at 1 to 4 units
-// in the last place and right at nan, infinities and the ends. These declarations stand in for <cmath>, which must not
+// gcc calls glibc's vector library (libmvec) for functions declared with the simd attribute; they err by 1 to 4 units
+// in the last place, and are right at nan, infinities and the ends. These declarations replace <cmath>, which must not
 // be included beside them.
 #pragma once
 
@@ -70,7 +70,7 @@ inline float fmod(float a, float b) { return __builtin_fmodf(a, b); }
 inline double fmod(double a, double b) { return __builtin_fmod(a, b); }
 inline float copysign(float a, float b) { return __builtin_copysignf(a, b); }
 inline double copysign(double a, double b) { return __builtin_copysign(a, b); }
-// lgamma itself writes the sign to a variable of all threads.
+// lgamma itself writes the sign to a variable that all threads share.
 inline float lgamma(float x) {
     int sign;
     return ::lgammaf_r(x, &sign);

@@ -13,7 +13,7 @@ namespace {
 #include "tapir/ops/kernels/optimizer_rules.def"
 #undef TAPIR_RULE
 
-// has: the buffers that there are.
+// has: the existing buffers.
 template <unsigned has, class Step, class T>
 void run(const Step& step, i64 n, T* p, const T* g, T* const* buffers) {
     const Step s = step;  // a copy, which no write through p can change
@@ -31,7 +31,7 @@ void run(const Step& step, i64 n, T* p, const T* g, T* const* buffers) {
     }
 }
 
-// Of the buffers that the step may have, one after the other: whether it is there.
+// Chooses the kernel: checks for each buffer that the step may have whether it exists.
 template <class Step, unsigned has = Step::always, unsigned open = Step::sometimes, class T>
 void choose(const Step& step, i64 n, T* p, const T* g, T* const* buffers) {
     if constexpr (open == 0) {
@@ -50,7 +50,7 @@ void choose(const Step& step, i64 n, T* p, const T* g, T* const* buffers) {
 template <class T>
 double squares(i64 n, const T* g) {
     const Wide<T> sum = sum_of<T>(n, [&](auto at) __attribute__((always_inline)) { return at(g) * at(g); });
-    // Squares beyond the float range, and below it, are summed as doubles.
+    // Squares above or below the float range are summed as doubles.
     if constexpr (sizeof(T) == 4) {
         if (!(sum <= __FLT_MAX__ && sum >= __FLT_MIN__)) {
             double wide = 0;

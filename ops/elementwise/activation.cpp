@@ -129,7 +129,7 @@ Tensor alpha_dropout(In x, double p, bool training) {
     if (!training || p == 0) return x.tensor;
     const detail::RecordedParts parts(x.loc);
     if (p == 1) return x.tensor * 0;
-    constexpr double kLowest = -1.7580993408473766;  // of selu
+    constexpr double kLowest = -1.7580993408473766;  // selu's lower limit
     const double scale = 1 / std::sqrt((1 - p) * (1 + p * kLowest * kLowest));
     const Tensor kept = bernoulli(x.tensor.shape(), 1 - p, {x->dtype, x->device});
     return (x.tensor * kept + (1 - kept) * kLowest) * scale - scale * kLowest * p;

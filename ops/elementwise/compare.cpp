@@ -55,7 +55,7 @@ Tensor isclose(In a, In b, double rtol, double atol, bool equal_nan) {
     return result;
 }
 
-// What they answer depends on elements, as what item() gives does.
+// Tells the trace that the answer depends on elements, as item()'s does.
 static void note_reads(const char* what, const In& a, const In& b) {
     detail::note_read(what, a.tensor, a.loc);
     detail::note_read(what, b.tensor, a.loc);

@@ -45,7 +45,7 @@ namespace rules {
 
 using K = double;
 
-// What kernels/rule_functions.h has, on tensors.
+// The functions of kernels/rule_functions.h, on tensors.
 class Flow {
  public:
     explicit Flow(Tensor g) : value_(std::move(g)) {}
@@ -197,15 +197,15 @@ const ElementwiseOp elementwise_ops[kElementwiseOps] = {
 
 namespace {
 
-// The loops of this machine. Looked up on first use, since a static tensor may be made before this file's statics are.
+// Returns a loop of this machine. The table is looked up on first use, since a static tensor may be made before this file's statics are.
 inline Loop forward_loop(Elementwise op, Compute compute) {
     static const kernels::ForwardTable* const table = kernels::elementwise_forward();
     return table->loop[static_cast<int>(op)][static_cast<int>(compute)];
 }
 constexpr bool divides(Elementwise op) { return op == Elementwise::fmod || op == Elementwise::remainder || op == Elementwise::floor_divide; }
-// Integers by integers: the second operand is looked at first.
+// Integers divided by integers: the second operand is checked first.
 constexpr bool looks_at_integers(Elementwise op, Compute compute) { return divides(op) && (compute == Compute::i32 || compute == Compute::i64); }
-// The loops for the ways that look at nothing; null also where something is to be looked at.
+// The loops of the ways that check nothing; null also if something must be checked.
 [[gnu::noinline]] const kernels::ForwardTable* make_quick_table() {
     static kernels::ForwardTable quick = *kernels::elementwise_forward();
     for (int k = 0; k < kElementwiseOps; ++k) {
@@ -225,7 +225,7 @@ inline Loop backward_loop(Elementwise op, int operand, Compute compute) {
     return table->loop[static_cast<int>(op)][operand][static_cast<int>(compute) - static_cast<int>(Compute::f32)];
 }
 
-// The dtype a loop computes this dtype in without conversion, or false.
+// True if a loop computes this dtype without conversion.
 inline bool computed_directly(DType dtype) noexcept { return dtype == float32 || dtype == float64 || dtype == int64 || dtype == int32; }
 
 inline bool same_sizes(const TensorImpl* a, const TensorImpl* b) noexcept {
@@ -252,14 +252,14 @@ void run_plain(Loop loop, std::int64_t n, void* out, unsigned out_size, const vo
     });
 }
 
-// The dtype of the result of an op whose operands promote to `common`.
+// Returns the dtype of the result of an op whose operands promote to `common`.
 DType compute_dtype(const ElementwiseOp& op, DType common) {
     if (op.types == Float && !is_floating(common)) return default_dtype();
-    if (op.index == Elementwise::square && common == bool_) return int64;  // as PyTorch, which takes it for x^2
+    if (op.index == Elementwise::square && common == bool_) return int64;  // as PyTorch, which computes it as x^2
     return common;
 }
 
-// What decides promotion: tensors with dimensions over 0-d tensors over numbers, as far as the category goes.
+// Decides promotion: tensors with dimensions win over 0-d tensors, and these over numbers, within a category.
 struct Promotion {
     DType dims = bool_, zero = bool_, numbers = bool_;
     bool has_dims = false, has_zero = false, has_numbers = false;
@@ -286,15 +286,15 @@ struct Promotion {
     }
 };
 
-// A number as an operand: a 0-d tensor that lives on the stack of the call.
+// Makes a number an operand: a 0-d tensor that lives on the stack of the call.
 Tensor number_tensor(Scalar value, DType dtype, const Loc& loc) {
     Tensor t = detail::make_empty({}, dtype, Device{}, loc);
     detail::store(dtype, t.raw_data(), value);
-    t.impl()->trace = 0;  // the program's own
+    t.impl()->trace = 0;  // the number belongs to the program, not to the trace
     return t;
 }
 
-// The dtype that a number takes beside a tensor: the one that the op computes in.
+// Returns the dtype that a number takes beside a tensor: the one that the op computes in.
 DType number_dtype(DType common) { return kernels::stored_as(kernels::compute_of(common)); }
 
 Shape shape_of(const ElementwiseOp& op, const Tensor* const* in, int count, const Loc& loc) {
@@ -325,7 +325,7 @@ Tensor make_result(const Shape& shape, const Tensor* const* in, int count, DType
     return make_in_layout(shape, dtype, device, lies_channels_last(shape, in, count), loc);
 }
 
-// The operands' device. Numbers, which are 0-d tensors of the CPU, may stand beside any.
+// Returns the operands' device. Numbers, which are 0-d tensors of the CPU, may stand beside any.
 Device common_device(const ElementwiseOp& op, const Tensor* const* in, int count, const Loc& loc) {
     int first = 0;
     while (first < count - 1 && in[first]->impl()->rank == 0 && in[first]->impl()->device == cpu) ++first;
@@ -340,15 +340,15 @@ Device common_device(const ElementwiseOp& op, const Tensor* const* in, int count
     return device;
 }
 
-// Throws ValueError for a 0 among integer divisors of the CPU. `result`: the shape, of which no elements divide nothing.
+// Throws ValueError for a 0 among integer divisors of the CPU. `result`: the shape; an empty one divides nothing.
 void check_integers(const ElementwiseOp& op, const Tensor& b, const Shape& result, const Loc& loc) {
     if (b.device() != cpu || result.numel() == 0) return;
     const detail::UnrecordedPartsOf parts(loc);
     if (!all(b).item<bool>()) fail<ValueError>(loc, "{}: integer division by 0", op.info.name);
 }
 
-// Throws ValueError for integers to the power of a negative integer, as PyTorch does of a number; where a tensor holds the exponents,
-// such powers are cut off: 0, or 1 and -1. Throws it, too, for an exponent that the integers' dtype does not hold.
+// Throws ValueError for integers to the power of a negative integer, as PyTorch does for a number; if a tensor holds the exponents,
+// such powers are cut off: 0, or 1 and -1. Also throws it for an exponent that the integers' dtype does not hold.
 void check_exponent(const ElementwiseOp& op, Scalar exponent, DType common, const Loc& loc) {
     if (is_floating(common) || op.index != Elementwise::pow) return;
     if (exponent.as_double() < 0) {
@@ -357,7 +357,7 @@ void check_exponent(const ElementwiseOp& op, Scalar exponent, DType common, cons
     detail::check_fits(op.info.name, exponent, common, loc);
 }
 
-// What integers can be.
+// Returns the smallest and the largest integer of the dtype.
 std::pair<std::int64_t, std::int64_t> ends_of(DType dtype) noexcept {
     if (dtype == uint8) return {0, 255};
     if (dtype == int32) return {std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()};
@@ -368,8 +368,8 @@ std::pair<std::int64_t, std::int64_t> ends_of(DType dtype) noexcept {
     fail<ValueError>(loc, "{}: {} does not fit into {}, and would be a result", op, bound.as_double(), name(dtype));
 }
 
-// A number beside integers that their dtype does not hold: the end of the range, where that gives the same; as it is, it would wrap
-// around. Throws ValueError where it would be the result.
+// Replaces a number that the integers' dtype beside it does not hold by the end of the range, if that gives the same; unchanged, it would
+// wrap around. Throws ValueError if it would be the result.
 Scalar bound_of(const ElementwiseOp& op, Scalar number, DType common, const Loc& loc) {
     const bool is_upper = op.index == Elementwise::minimum || op.index == Elementwise::fmin;
     const bool is_bound = is_upper || op.index == Elementwise::maximum || op.index == Elementwise::fmax;
@@ -381,14 +381,14 @@ Scalar bound_of(const ElementwiseOp& op, Scalar number, DType common, const Loc&
     return value < lowest ? lowest : largest;
 }
 
-// Throws DTypeError for what has no meaning among truth values, as PyTorch does. `suffix`: "_" of what writes in place.
+// Throws DTypeError for ops that have no meaning for truth values, as PyTorch does. `suffix`: "_" for ops that write in place.
 void check_bool(const ElementwiseOp& op, DType dtype, const char* suffix, const Loc& loc) {
     if (dtype != bool_ || (op.index != Elementwise::neg && op.index != Elementwise::sub)) return;
     fail<DTypeError>(loc, "{}{}: not defined for bool: write {}", op.info.name, suffix,
                      op.index == Elementwise::neg ? "logical_not(x), or !x" : "logical_xor(a, b)");
 }
 
-// Everything that the fast path does not take.
+// Handles everything that the fast path does not take.
 [[gnu::noinline]] Tensor general(const ElementwiseOp& op, const Tensor* const* in, int count, DType common, const double* params, const Loc& loc) {
     if (detail::thread.autocast && (common == float16 || common == bfloat16) && detail::wants_float32(op.index)) {
         Tensor wide[3];
@@ -488,7 +488,7 @@ Loop loop_of(const kernels::ElementwiseKernel& kernel) {
     return kernel.gradient_of < 0 ? forward_loop(kernel.op, kernel.compute) : backward_loop(kernel.op, kernel.gradient_of, kernel.compute);
 }
 
-// A 0-d tensor of the CPU among the operands goes to the device as a number.
+// Passes a 0-d tensor of the CPU among the operands to the device as a number.
 [[gnu::noinline]] void run_on_gpu(const kernels::ElementwiseKernel& kernel, const TensorImpl* y, const Tensor* const* in, int count) {
     kernels::ElementwiseArgs args;
     args.kernel = kernel;
@@ -512,7 +512,7 @@ Loop loop_of(const kernels::ElementwiseKernel& kernel) {
 bool into(const ElementwiseOp& op, const FormCall& x, const Tensor& out) {
     if (x.count != op.operands) return false;
     const TensorImpl* y = out.impl();
-    if (computed_directly(y->dtype) && !op.to_bool) {  // the short way
+    if (computed_directly(y->dtype) && !op.to_bool) {  // the fast path
         const void* data[3];
         bool alike = is_plain(y);
         for (int k = 0; k < x.count; ++k) {
@@ -528,7 +528,7 @@ bool into(const ElementwiseOp& op, const FormCall& x, const Tensor& out) {
         }
     }
     if (on_gpu(out)) return false;
-    // A number beside tensors is of the dtype that they are computed in, or smaller.
+    // A number beside tensors has the dtype that they are computed in, or a smaller one.
     const DType dtype = compute_dtype(op, result_type(x.inputs, x.count));
     const Compute compute = kernels::compute_of(dtype);
     const Loop loop = quick_loop(op.index, compute);
@@ -589,7 +589,7 @@ void run(const kernels::ElementwiseKernel& kernel, const Tensor& out, const Tens
 
 namespace {
 
-// One or two operands that are not plain. Those of one device, shape and dtype, without gaps, still have a short way.
+// Handles one or two operands that are not plain. Those of one device, shape and dtype, without gaps, still have a fast path.
 [[gnu::noinline]] Tensor not_plain(const ElementwiseOp& op, const Tensor* const* in, int count, Loop loop, const double* params, const Loc& loc) {
     const TensorImpl *x = in[0]->impl(), *z = in[count - 1]->impl();
     const bool alike = loop && x->device == z->device && x->dtype == z->dtype && (on_gpu(x) || is_plain(x)) && are_alike(x, in, count);
@@ -642,7 +642,7 @@ Tensor binary(const ElementwiseOp& op, const Tensor& a, const Tensor& b, const L
 
 namespace {
 
-// A tensor and a number, the number being operand `place`. The fast path keeps it on the stack.
+// Takes a tensor and a number, which is operand `place`. The fast path keeps the number on the stack.
 Tensor with_number(const ElementwiseOp& op, const Tensor& t, Scalar number, int place, const Loc& loc) {
     if (!t.defined()) [[unlikely]]
         detail::fail_undefined(op.info.name, loc);
@@ -650,7 +650,7 @@ Tensor with_number(const ElementwiseOp& op, const Tensor& t, Scalar number, int 
     if (!is_floating(x->dtype) && number.kind() == Scalar::Kind::integer) [[unlikely]]
         number = bound_of(op, number, x->dtype, loc);
     if (op.to_bool && !is_floating(x->dtype) && number.kind() == Scalar::Kind::integer && !detail::fits(number, x->dtype)) [[unlikely]] {
-        return with_number(op, t.to(int64, loc), number, place, loc);  // uint8 < 300: cut to 8 bits, the number would be another
+        return with_number(op, t.to(int64, loc), number, place, loc);  // uint8 < 300: cut to 8 bits, the number would change
     }
     const Loop loop = computed_directly(x->dtype) ? quick_loop(op.index, kernels::compute_of(x->dtype)) : nullptr;
     const bool keeps_dtype = is_floating(x->dtype) || number.kind() != Scalar::Kind::floating;
@@ -704,14 +704,14 @@ Tensor ternary(const ElementwiseOp& op, const Tensor& a, const Tensor& b, const 
 
 namespace {
 
-// Whether the rule has saved what is about to be overwritten.
+// True if the rule has saved a tensor that is about to be overwritten.
 bool rereads_self(const ElementwiseOp& op, const Tensor* const* in, int count) {
     bool rereads = op.saves & SaveA;
     for (int k = 1; k < count; ++k) rereads |= (op.saves >> k & 1) && in[k]->is_same(*in[0]);
     return rereads;
 }
 
-// What gives a result of its own, for messages: "t = t / x".
+// Returns the form that gives a result of its own, for messages: "t = t / x".
 std::string out_of_place(std::string_view op) {
     constexpr std::pair<std::string_view, char> kOperators[] = {{"add", '+'}, {"sub", '-'}, {"mul", '*'}, {"div", '/'}};
     for (const auto& [name, sign] : kOperators) {
@@ -744,7 +744,7 @@ void in_place(const ElementwiseOp& op, Tensor& self, const Tensor* const* in, in
     Log* log = detail::thread.log;
     bool record_it = log && tracked(self.impl(), *log, loc);
     for (int k = 1; k < count && log; ++k) record_it |= tracked(in[k]->impl(), *log, loc);
-    // Operands that are overwritten but read again: by the loop when they overlap, by the rule when it saved them.
+    // Copies operands that are overwritten but read again: by the loop when they overlap, by the rule when it saved them.
     Tensor copies[3];
     const Tensor* operands[3] = {in[0]};
     for (int k = 1; k < count; ++k) {
@@ -801,7 +801,7 @@ void binary_(const ElementwiseOp& op, Tensor& a, Scalar b, const Loc& loc) {
 
 namespace {
 
-// Whether each dimension steps over all that those of smaller steps reach: then no two elements meet in memory.
+// True if each dimension steps over all that those of smaller steps reach: then no two elements share memory.
 bool elements_are_apart(const TensorImpl* t) noexcept {
     if (t->is_contiguous()) return true;
     std::int64_t reach = 0;
@@ -818,8 +818,8 @@ bool elements_are_apart(const TensorImpl* t) noexcept {
     return true;
 }
 
-// Whether two of its elements are one and the same in memory, as after expand(), or in windows that overlap. The strides say it
-// in nearly all cases; elements are only marked one by one where the dimensions interleave.
+// True if two of its elements are the same in memory, as after expand(), or in windows that overlap. The strides decide this
+// in nearly all cases; elements are marked one by one only if the dimensions interleave.
 bool has_shared_elements(const TensorImpl* t) {
     if (t->numel == 0 || elements_are_apart(t)) [[likely]]
         return false;
@@ -849,7 +849,7 @@ bool has_shared_elements(const TensorImpl* t) {
 
 namespace {
 
-// Whether this recorded view looks at the elements of a leaf that requires a gradient: only views lie between the two then.
+// True if this recorded view looks at the elements of a leaf that requires a gradient: then there are only views between the two.
 bool is_view_of_leaf(const TensorImpl* view, const Log& log) noexcept {
     if (view->node.tape != log.id) return false;
     for (std::uint32_t value = view->node.index; value != kNoValue;) {
@@ -889,13 +889,13 @@ void check_in_place(const char* op, const Tensor& self, std::initializer_list<co
     for (const Tensor* source : sources) {
         if (!source->defined() || !tracked(source->impl(), *log, loc)) continue;
         any = true;
-        detail::at_line(loc, [&] { log->value_of(source->impl(), loc); });  // the same for what is read; a leaf gets its record
+        detail::at_line(loc, [&] { log->value_of(source->impl(), loc); });  // the same check for operands; a leaf gets its record
     }
     if constexpr (!detail::is_runtime) {
         if (any) take_room(*log, loc);
     }
     if (any && (impl->flags & TensorImpl::kView)) {
-        // matmul(x, w).squeeze(0): what it was a view of is gone, so nothing else sees the write, and it counts as a
+        // matmul(x, w).squeeze(0): the tensor that it was a view of is gone, so nothing else sees the write, and it counts as a
         // tensor of its own from here on. (Tensors that records saved would hold the storage too.)
         if (__atomic_load_n(&impl->storage->refs, __ATOMIC_ACQUIRE) != 1 || !elements_are_apart(impl)) {
             if (is_view_of_leaf(impl, *log)) fail_leaf_written(op, loc);
@@ -913,7 +913,7 @@ extern const OpInfo clone_op;
 Tensor copy_before_write(const Tensor& operand, const Loc& loc) {
     NodeRef node = operand.impl()->node;
     if (Log* log = detail::thread.log) {
-        const std::uint32_t value = log->value_of(operand.impl(), loc);  // a leaf's first use may be here
+        const std::uint32_t value = log->value_of(operand.impl(), loc);  // this may be a leaf's first use
         if (value != kNoValue) node = {log->id, value};
     }
     Tensor copy;
@@ -921,7 +921,7 @@ Tensor copy_before_write(const Tensor& operand, const Loc& loc) {
         const detail::UnrecordedPartsOf parts(loc);
         copy = operand.clone(loc);
     }
-    if (detail::is_tracing()) {  // a graph is to know it
+    if (detail::is_tracing()) {  // the graph must know of it
         const Tensor* from = &operand;
         TensorImpl* result = copy.impl();
         finish_op({clone_op, loc, &from, 1, &result, 1, nullptr, 0}, /*recorded=*/false);
@@ -934,7 +934,7 @@ void mark_written(const Tensor& self, const Loc& loc) {
     TensorImpl* impl = self.impl();
     if (detail::is_tracing()) [[unlikely]]
         tell_written(self, loc);
-    // A view that is out of date stays behind: what it stands for is another value.
+    // A view that is out of date stays behind: it stands for another value.
     const bool is_current = !(impl->flags & TensorImpl::kView) || impl->node_version == impl->storage->version;
     impl->storage->mark_written(detail::caller(loc));
     if (is_current) impl->node_version = impl->storage->version;
@@ -958,8 +958,8 @@ void elementwise_rule(Backward& b) {
     const auto& op = *reinterpret_cast<const ElementwiseOp*>(b.record().op);
     const Tensor g = b.grad();
     Tensor saved[4];
-    const Tensor* fused[kernels::kMaxOperands] = {&g};                                    // g and what was saved
-    const Tensor* all[kernels::kMaxOperands] = {&g, nullptr, nullptr, nullptr, nullptr};  // at their places, for the rules
+    const Tensor* fused[kernels::kMaxOperands] = {&g};                                    // g and the saved tensors
+    const Tensor* all[kernels::kMaxOperands] = {&g, nullptr, nullptr, nullptr, nullptr};  // the same at their places, for the rules
     int count = 1;
     for (int k = 0; k < 4; ++k) {
         if (!(op.saves >> k & 1)) continue;
@@ -990,17 +990,17 @@ void elementwise_rule(Backward& b) {
 
 namespace {
 
-// Where min is above max, all becomes max, as it does of bounds that are tensors.
+// If min is above max, all elements become max, as with bounds that are tensors.
 double lower_bound(double min, double max) noexcept { return min > max ? max : min; }
 
-// Whether the kernel of x's dtype has no such bounds: it takes nan for none, and cuts fractions off where x holds integers.
+// True if the kernel of x's dtype has no such bounds: it takes nan for no bound, and cuts fractions off if x holds integers.
 bool are_beyond(double min, double max, const Tensor& x) noexcept {
     if (std::isnan(min) || std::isnan(max)) return true;
     if (!x.defined() || is_floating(x.dtype())) return false;
     return std::trunc(min) != min || std::trunc(max) != max;
 }
 
-// Throws ValueError where all of x would become a bound that its integers do not hold.
+// Throws ValueError if all of x would become a bound that its integers do not hold.
 void check_bounds(const char* op, const Tensor& x, const double* bounds, const Loc& loc) {
     if (!x.defined() || is_floating(x.dtype()) || x.dtype() == bool_) [[likely]]
         return;
@@ -1009,7 +1009,7 @@ void check_bounds(const char* op, const Tensor& x, const double* bounds, const L
     if (bounds[1] < static_cast<double>(lowest)) fail_beyond(op, bounds[1], x.dtype(), loc);
 }
 
-// Fractions make integers floats, as in PyTorch; a bound that is nan makes all nan.
+// Fractions turn integers into floats, as in PyTorch; a nan bound makes all elements nan.
 Tensor clamp_beyond(const In& x, double min, double max) {
     detail::check_defined(x, "clamp");
     const detail::RecordedParts parts(x.loc);
@@ -1018,18 +1018,18 @@ Tensor clamp_beyond(const In& x, double min, double max) {
     return clamp(y, min, max);
 }
 
-// Whether a double would lose digits of it.
+// True if a double would lose digits of it.
 bool is_exact(Scalar bound) noexcept {
     return bound.kind() == Scalar::Kind::integer && static_cast<std::uint64_t>(bound.as_int64()) + (1ull << 53) > 1ull << 54;
 }
-// Whether a bound that is a fraction by its type stands beside integers.
+// True if a bound that is a fraction by its type stands beside integers.
 bool is_integer_beside(Scalar bound, const Tensor& x) noexcept { return bound.kind() == Scalar::Kind::floating && !is_floating(x.dtype()); }
 
 }  // namespace
 
 // --- The public functions --------------------------------------------------------------------------------------------------
 
-// What PyTorch refuses of an op's numbers. Nothing for most ops, at no cost.
+// Throws for numbers that PyTorch refuses. Most ops have none, and pay nothing.
 template <Elementwise op>
 static void check_params([[maybe_unused]] const Tensor& x, [[maybe_unused]] const double* params, [[maybe_unused]] const Loc& loc) {
     if constexpr (op == Elementwise::softshrink) {
@@ -1118,7 +1118,7 @@ static void check_params([[maybe_unused]] const Tensor& x, [[maybe_unused]] cons
     }
 #include "tapir/ops/elementwise/elementwise.def"
 
-// Of rules alone: see elementwise.def.
+// Only for rules: see elementwise.def.
 Tensor gated_mul(In a, In b) { return elementwise::binary(row_of(Elementwise::gated_mul), a.tensor, b.tensor, b.loc); }
 Tensor gated_mul(Scalar a, In b) { return elementwise::binary(row_of(Elementwise::gated_mul), a, b.tensor, b.loc); }
 Tensor gated_div(In a, In b) { return elementwise::binary(row_of(Elementwise::gated_div), a.tensor, b.tensor, b.loc); }
@@ -1198,7 +1198,7 @@ Tensor rounded_quotient(const In& a, const B& b, const char* rounding_mode) {
     if (word == "floor") return floor_divide(a, b);
     if (word != "trunc") fail<ValueError>(a.loc, "div: rounding_mode is \"trunc\" or \"floor\", not \"{}\"", word);
     const detail::RecordedParts parts(a.loc);
-    // The remainder has a's sign, so that what is left is divided without one.
+    // The remainder has a's sign, so that the division below leaves none.
     const Tensor rest = fmod(a, b);
     return is_floating(rest.dtype()) ? trunc(a / b) : floor_divide(a.tensor - rest, b);
 }
@@ -1226,7 +1226,7 @@ Tensor ldexp(In x, In other) {
     detail::check_defined(other, "ldexp");
     const detail::RecordedParts parts(x.loc);
     if (!is_floating(x->dtype) || is_floating(other->dtype)) return mul(x, pow(2.0, other));
-    const DType wide = x->dtype == float64 ? float64 : float32;  // a power may be beyond 16 bits where the result is not
+    const DType wide = x->dtype == float64 ? float64 : float32;  // a power may exceed 16 bits even if the result does not
     return mul(x.tensor.to(wide, x.loc), pow(2.0, other.tensor.to(wide, x.loc))).to(x->dtype, x.loc);
 }
 

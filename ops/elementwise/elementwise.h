@@ -25,27 +25,27 @@ namespace tapir {
 #include "tapir/core/elementwise_rows.inc"
 
 Tensor lerp(In start, In end, Scalar weight);
-/// All bits turned over; of bool logical_not. Throws DTypeError for floating dtypes.
+/// Inverts all bits; for bool this is logical_not. Throws DTypeError for floating dtypes.
 Tensor bitwise_not(In x);
-/// The n-th derivative of digamma, n from 0 on (ValueError); nan, infinite or 0 where it is not defined.
+/// Returns the n-th derivative of digamma, n from 0 on (ValueError); nan, infinite or 0 where it is not defined.
 Tensor polygamma(std::int64_t n, In x);
-/// x * 2^other. Integers are computed in the default dtype.
+/// Returns x * 2^other. Integers are computed in the default dtype.
 Tensor ldexp(In x, In other);
-/// gelu with approximate = "none" or "tanh". Throws ValueError for other words.
+/// Returns gelu with approximate = "none" or "tanh". Throws ValueError for other words.
 Tensor gelu(In x, const char* approximate);
 
-/// a / b rounded: "trunc" towards 0, "floor" down (floor_divide). Integers stay integers. Throws ValueError for another word, and for
+/// Returns a / b rounded: "trunc" towards 0, "floor" down (floor_divide). Integers stay integers. Throws ValueError for another word, and for
 /// integers divided by 0 (on CUDA that gives 0).
 Tensor div(In a, In b, const char* rounding_mode);
 Tensor div(In a, Scalar b, const char* rounding_mode);
 
-/// clamp with tensors as bounds; all three broadcast.
+/// Overload with tensors as bounds; all three broadcast.
 Tensor clamp(In x, In min, In max);
-/// The same, a better fit for Tensors than std::clamp beside `using namespace std`.
+/// Overload for Tensors: it fits better than std::clamp beside `using namespace std`.
 inline Tensor clamp(const Tensor& x, const Tensor& min, const Tensor& max, Loc loc = Loc::current()) {
     return clamp(In(x, loc), In(min, loc), In(max, loc));
 }
-/// clamp() by its other name.
+/// Another name for clamp().
 inline Tensor clip(In x, double min = -__builtin_inf(), double max = __builtin_inf()) { return clamp(x, min, max); }
 inline Tensor clip(In x, In min, In max) { return clamp(x, min, max); }
 Tensor clamp_min(In x, Scalar min);  ///< nothing below min
@@ -67,7 +67,7 @@ TAPIR_OPERATOR(<)
 TAPIR_OPERATOR(<=)
 TAPIR_OPERATOR(>)
 TAPIR_OPERATOR(>=)
-// Of integers and bool; DTypeError for others.
+// These take integers and bool; DTypeError for others.
 TAPIR_OPERATOR(&)   ///< bitwise_and
 TAPIR_OPERATOR(|)   ///< bitwise_or
 TAPIR_OPERATOR(^)   ///< bitwise_xor
@@ -78,7 +78,7 @@ Tensor operator-(In x);
 Tensor operator!(In x);  ///< logical_not
 Tensor operator~(In x);  ///< bitwise_not
 
-/// In place. Of what an expression gives, x[0] += 1, as in `x[0] = y` (tapir/core/tensor.h): ValueError for x[mask] += 1.
+/// These work in place. On the result of an expression, x[0] += 1, they act as `x[0] = y` (tapir/core/tensor.h): ValueError for x[mask] += 1.
 #define TAPIR_OPERATOR(symbol)                       \
     Tensor& operator symbol(Tensor & a, In b);       \
     Tensor& operator symbol(Tensor & a, NumberIn b); \

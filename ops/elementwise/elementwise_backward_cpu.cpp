@@ -13,7 +13,7 @@ using i64 = std::int64_t;
 #undef TAPIR_SCALAR
 
 #define ZeroGrad K(0)
-// Every function takes all there could be; what its row does not save is 0 and unused.
+// Every function takes all possible operands; those that its row does not save are 0 and unused.
 #define TAPIR_FUNCTION(function, expression)                                                                                                 \
     struct function {                                                                                                                        \
         template <class K>                                                                                                                   \
@@ -56,7 +56,7 @@ using i64 = std::int64_t;
 #define TAPIR_RULE_ROWS
 #include "tapir/ops/elementwise/elementwise.def"
 
-// Reads g and what `saves` names, in the order a, b, c, y.
+// Reads g and the operands that `saves` names, in the order a, b, c, y.
 template <class F, int saves, class T>
 void loop(i64 n, void* out, const void* const* in, const double* params) {
     n = n / kLanes * kLanes;

@@ -6,7 +6,7 @@
 namespace tapir {
 namespace {
 
-// The parameters lie in a record as doubles, one after the other.
+// A record holds the parameters as doubles, one after the other.
 template <double Default>
 struct OneParam {
     double first = Default;
@@ -19,7 +19,7 @@ struct TwoParams {
 ValueType types_of(Elementwise op, const TypeCall& t) {
     const ElementwiseOp& row = row_of(op);
     DType dtype = types::promoted(t, 0, row.operands);
-    if (op == Elementwise::square && dtype == DType::boolean) dtype = DType::int64;  // as its product with itself
+    if (op == Elementwise::square && dtype == DType::boolean) dtype = DType::int64;  // computed as its product with itself
     return types::pointwise(t, row.to_bool ? DType::boolean : row.types == ElementTypes::Float ? types::floating(dtype) : dtype);
 }
 

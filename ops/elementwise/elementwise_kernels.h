@@ -1,6 +1,6 @@
-// The element-wise kernels and what drives them: one table of loops per instruction set, made from elementwise.def.
+// The element-wise kernels and their driver: one table of loops per instruction set, made from elementwise.def.
 //
-// A loop knows nothing but n numbers of one type, n a multiple of kLanes. The driver around it takes care of the rest:
+// A loop only handles n numbers of one type, n a multiple of kLanes. The driver around it takes care of the rest:
 // tails, strides, broadcasting, other element types (converted block by block, in cache).
 #pragma once
 
@@ -27,7 +27,7 @@ enum class Elementwise : std::uint16_t {
 };
 inline constexpr int kElementwiseOps = static_cast<int>(Elementwise::count);
 
-/// What a rule reads of the forward pass; the operands a, b, c (a is also called x), and the result y.
+/// The values of the forward pass that a rule reads; the operands a, b, c (a is also called x), and the result y.
 enum Saves : std::uint8_t {
     SaveNone = 0,
     SaveA = 1,
@@ -54,7 +54,7 @@ inline constexpr int kMaxOperands = 5;  // of a loop: g, a, b, c, y
 /// out[i] = f(in[0][i], in[1][i], ...) for n elements, n a multiple of kLanes.
 using Loop = void (*)(std::int64_t n, void* out, const void* const* in, const double* params);
 
-/// The types that are computed in; others are converted.
+/// The types that loops compute in; others are converted.
 enum class Compute : std::uint8_t { i32, i64, f32, f64 };
 constexpr Compute compute_of(DType dtype) noexcept {
     switch (dtype) {
@@ -78,26 +78,26 @@ struct BackwardTable {
     Loop loop[kElementwiseOps][3][2];  // by operand and f32 or f64; reads g, then what the op saves in the order a, b, c, y
 };
 
-/// One operand as the driver sees it. Strides in elements; 0 repeats.
+/// One operand as the driver sees it. Strides are in elements; 0 repeats.
 struct Operand {
-    const void* data;  // null, on a device: the number below
+    const void* data;  // may be null on a device: then the number below counts
     DType dtype;
     std::int64_t strides[8];
-    std::uint64_t number = 0;  // of the type that is computed in
+    std::uint64_t number = 0;  // of the type that the loop computes in
 };
 
-/// What is computed: the value of an op, or the gradient of one of its operands.
+/// Selects the computation: the value of an op, or the gradient of one of its operands.
 struct ElementwiseKernel {
     Elementwise op;
     std::int8_t gradient_of = -1;  // operand 0 to 2; reads g, then what the op saves in the order a, b, c, y
     Compute compute;
-    bool to_bool = false;  // it gives bool
+    bool to_bool = false;  // the result is bool
     const double* params = nullptr;
 };
 
 struct ElementwiseArgs {
     ElementwiseKernel kernel;
-    Loop loop;  // the same, on the CPU
+    Loop loop;  // the loop of this kernel, on the CPU
     int operands;
     Operand in[kMaxOperands];
     void* out;
@@ -108,7 +108,7 @@ struct ElementwiseArgs {
     std::int64_t out_strides[8];
 };
 
-/// Elements of 1, 2, 4 or 8 bytes.
+/// Fills with elements of 1, 2, 4 or 8 bytes.
 struct FillArgs {
     std::size_t size;
     std::uint64_t value;
@@ -121,17 +121,17 @@ struct FillArgs {
 }  // namespace kernels
 }  // namespace tapir
 
-/// Contiguous operands of the computed type: the fast path. Sizes are bytes per element.
+/// Runs on contiguous operands of the computed type: the fast path. Sizes are bytes per element.
 TAPIR_CPU_KERNEL(run_contiguous,
                  void(tapir::kernels::Loop loop, std::int64_t n, void* out, unsigned out_size, const void* const* in, unsigned in_size, int operands,
                       const double* params))
-/// The same where the operands in the bit mask `repeated` have one element, which stands for all.
+/// As run_contiguous, but the operands in the bit mask `repeated` have one element, which stands for all.
 TAPIR_CPU_KERNEL(run_repeated,
                  void(tapir::kernels::Loop loop, std::int64_t n, void* out, unsigned out_size, const void* const* in, unsigned in_size, int operands,
                       const double* params, unsigned repeated))
-/// Everything else. Elements [begin, end) in row-major order of the result.
+/// Handles everything else. Elements [begin, end) in row-major order of the result.
 TAPIR_CPU_KERNEL(run_general, void(const tapir::kernels::ElementwiseArgs& args, std::int64_t begin, std::int64_t end))
-/// n elements from `from` (stride in elements) to `to`, converted.
+/// Converts n elements from `from` (stride in elements) to `to`.
 TAPIR_CPU_KERNEL(convert,
                  void(tapir::DType from_type, const void* from, std::int64_t from_stride, tapir::DType to_type, void* to, std::int64_t to_stride,
                       std::int64_t n))
@@ -139,10 +139,10 @@ TAPIR_CPU_KERNEL(convert,
 TAPIR_CPU_KERNEL(elementwise_forward, const tapir::kernels::ForwardTable*())
 TAPIR_CPU_KERNEL(elementwise_backward, const tapir::kernels::BackwardTable*())
 
-/// All elements.
+/// Computes all elements.
 TAPIR_GPU_KERNEL(elementwise, void(const tapir::kernels::ElementwiseArgs& args))
 /// out = in[0], converted.
 TAPIR_GPU_KERNEL(copy, void(const tapir::kernels::ElementwiseArgs& args))
 TAPIR_GPU_KERNEL(fill, void(const tapir::kernels::FillArgs& args))
-/// Whether there is a kernel for this.
+/// True if there is a kernel for this.
 TAPIR_GPU_KERNEL(has_elementwise, bool(const tapir::kernels::ElementwiseKernel& kernel))

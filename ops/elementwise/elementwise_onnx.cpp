@@ -1,5 +1,5 @@
-// How the element-wise ops are written as ONNX: each as the operator that its row names, where that means just the same, else as what
-// the expression of its row makes of OnnxValues.
+// Writes the element-wise ops as ONNX: each as the operator that its row names, if that means exactly the same, else by evaluating
+// the expression of its row on OnnxValues.
 #include <string_view>
 #include <unordered_map>
 
@@ -15,7 +15,7 @@ namespace {
 using V = OnnxValue;
 using enum ElementTypes;
 
-// Whether onnxruntime has the operator of float64. Of the others those are here that an expression can stand for.
+// True if onnxruntime has the operator for float64. The list has those operators that an expression can replace.
 bool has_double(std::string_view onnx) {
     for (const std::string_view other :
          {"Cos", "Tan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "LeakyRelu", "Elu", "Selu", "Softplus", "Softsign", "HardSigmoid", "PRelu"}) {
@@ -24,7 +24,7 @@ bool has_double(std::string_view onnx) {
     return true;
 }
 
-// The operators of which an attribute, or a difference to Tapir's op, keeps the rows that name them from being written so.
+// False for operators with an attribute, or a difference to Tapir's op, so that rows that name them cannot be written so.
 bool is_alike(std::string_view onnx, DType dtype) {
     for (const std::string_view other :
          {"Clip", "HardSigmoid", "Shrink", "Mod", "PRelu", "Celu", "Softplus", "And", "Or", "Xor", "Not", "BitShift", "Sign", "HardSwish"}) {
@@ -36,10 +36,10 @@ bool is_alike(std::string_view onnx, DType dtype) {
     return true;
 }
 
-// What ONNX runtimes compute in: they have few ops of small integers.
+// Returns the dtype that ONNX runtimes compute in: they have few ops of small integers.
 DType computed_as(DType dtype) { return dtype == DType::uint8 || dtype == bool_ ? DType::int32 : dtype; }
 
-// Of the operands of a comparison: tensors count for more than numbers of the same kind.
+// Promotes a comparison's operands: tensors win over numbers of the same kind.
 DType met(const OnnxCall& x) {
     const auto rank = [](DType dtype) { return is_floating(dtype) ? 2 : dtype == bool_ ? 0 : 1; };
     DType best = bool_;
@@ -91,7 +91,7 @@ V bits(const char* op, const OnnxCall& x) {
     const OnnxValues v = operands(x, dtype);
     if (dtype == bool_) return op[7] == 'A' ? v[0] & v[1] : op[7] == 'O' ? v[0] | v[1] : v[0] ^ v[1];
     if (x.opset() >= 18) return x.node(op, {v[0], v[1]});
-    // Bit by bit, along a new last dimension.
+    // Works bit by bit, along a new last dimension.
     OnnxInts powers;
     for (int k = 0; k < 63; ++k) powers.push_back(std::int64_t{1} << k);
     const V low = x.ints(powers);
@@ -103,10 +103,10 @@ V bits(const char* op, const OnnxCall& x) {
     const int rank = x.result_shape().count();
     const V a = x.expand(v[0], x.result_shape()), b = x.expand(v[1], x.result_shape()), p = bits_of(a, rank), q = bits_of(b, rank);
     const V both = op[7] == 'A' ? p * q : op[7] == 'O' ? x.node("Max", {p, q}) : abs(p - q);
-    return x.node("MatMul", {both, x.ints(powers)});  // runtimes add large integers up as floats, but not in products of matrices
+    return x.node("MatMul", {both, x.ints(powers)});  // runtimes add large integers as floats, but not in products of matrices
 }
 
-// In int64, where the power does not leave it.
+// Computes in int64, if the power stays within it.
 V shifted(const OnnxCall& x, bool left) {
     const OnnxValues v = operands(x, int64);
     const int width = x.result_dtype() == DType::uint8 ? 8 : x.result_dtype() == DType::int32 ? 32 : 64;
@@ -135,7 +135,7 @@ V apply(const Row& row, const OnnxCall& x) {
         if (low <= high) {
             const bool is_low = low > -__builtin_inf(), is_high = high < __builtin_inf();
             if (is_low && is_high) return x.node("Clip", {v[0], x.scalar(low, dtype), x.scalar(high, dtype)});
-            if (is_low) return x.node("Max", {v[0], x.scalar(low, dtype)});  // a Clip of one bound makes infinity finite
+            if (is_low) return x.node("Max", {v[0], x.scalar(low, dtype)});  // a Clip with one bound would make infinity finite
             return is_high ? x.node("Min", {v[0], x.scalar(high, dtype)}) : v[0];
         }
     }
@@ -152,7 +152,7 @@ V apply(const Row& row, const OnnxCall& x) {
     return row.expression(v, params);
 }
 
-using K = double;  // a template's own where there is one
+using K = double;  // a template has its own K
 #define TAPIR_ROW(name, onnx, types, to_bool, p0, p1, ...) \
     Row{#name, onnx, types, to_bool, [](const OnnxValues& v, [[maybe_unused]] const double* p) -> V { return __VA_ARGS__; }, {p0, p1}},
 #define TAPIR_UNARY0(name, types, saves, onnx, low, high, doc, forward, backward) \
@@ -162,7 +162,7 @@ using K = double;  // a template's own where there is one
 #define TAPIR_UNARY2(name, p0, d0, p1, d1, types, saves, onnx, low, high, doc, forward, backward) \
     TAPIR_ROW(name, onnx, types, false, #p0, #p1, [](const V& x, double p0, double p1) -> V { return forward; }(v[0], p[0], p[1]))
 #define TAPIR_PREDICATE(name, onnx, doc, forward) TAPIR_ROW(name, onnx, Number, true, nullptr, nullptr, [](const V& x) -> V { return forward; }(v[0]))
-// A template, so that the expressions of integers are not compiled.
+// A template, so that the expressions for integers are not compiled.
 #define TAPIR_BINARY(name, types, saves, onnx, low, high, doc, forward, backward_a, backward_b)                                      \
     TAPIR_ROW(name, onnx, types, false, nullptr, nullptr, []<class K = double>(const auto& a, [[maybe_unused]] const auto& b) -> V { \
         if constexpr (types == Integral) {                                                                                           \
@@ -182,7 +182,7 @@ const Row kRows[] = {
 #undef TAPIR_ROW
 constexpr int kRowCount = sizeof kRows / sizeof kRows[0];
 
-// A function of its own for each row.
+// Each row has a function of its own.
 template <int I>
 OnnxValues write(const OnnxCall& x) {
     return {apply(kRows[I], x)};

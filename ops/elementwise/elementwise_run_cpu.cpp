@@ -1,4 +1,4 @@
-// What drives the element-wise loops: tails, strides, broadcasting, conversion between element types.
+// Drives the element-wise loops: tails, strides, broadcasting, conversion between element types.
 #include <cstring>
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -44,7 +44,7 @@ inline std::uint16_t round_to_bfloat16(float x) {
     return static_cast<std::uint16_t>((f & 0x7fffffffu) > 0x7f800000u ? (f >> 16) | 0x40u : rounded);
 }
 
-// Out of range gives the smallest integer, as the machine does; in C++ it would be undefined.
+// Numbers out of range give the smallest integer, as the machine does; in C++ they would be undefined behaviour.
 template <class I, class F>
 I to_integer(F x) {
     if constexpr (sizeof(I) == 8) {
@@ -103,7 +103,7 @@ const ConvertLoop convert_loops[kDTypes][kDTypes] = {TAPIR_CONVERT_TO(Bool),  TA
 
 // --- Tails -------------------------------------------------------------------------------------------------------------
 
-// The last count < kLanes elements of an operand, widened to kLanes with copies of the first: a value that occurs
+// Widens the last count < kLanes elements of an operand to kLanes with copies of the first: a value that occurs
 // anyway, so that no lane runs into a slow or trapping special case that the data does not have.
 template <class T>
 void widen(void* to, const void* from, i64 count) {

@@ -1,4 +1,4 @@
-// Ops with masks: where, masked_fill, masked_select, nonzero.
+// Ops that take masks: where, masked_fill, masked_select, nonzero.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -54,8 +54,8 @@ namespace {
 
 constexpr int64_t kParallelElements = 32 * 1024;
 
-// The operands of a choice: the result, then mask, a and b broadcast to it. Dimensions are in the order of the result's memory; those that are
-// contiguous in all are merged into one.
+// The operands of a choice: the result, then mask, a and b broadcast to it. Dimensions are in the order of the result's memory; those
+// that are contiguous in all are merged into one.
 struct Choice {
     int rank = 0;
     int64_t sizes[kMaxRank];
@@ -110,7 +110,7 @@ void choose_on_gpu(const Choice& choice, const TensorImpl* const (&operands)[4])
     gpu::choose(args);
 }
 
-// out = mask ? a : b for an out without gaps; all but the mask of out's dtype, broadcast to out's shape. a and b may be numbers on the
+// out = mask ? a : b for an out without gaps; all but the mask have out's dtype, broadcast to out's shape. a and b may be numbers on the
 // CPU.
 void choose(const Tensor& out, const Tensor& mask, const Tensor& a, const Tensor& b) {
     const TensorImpl* const operands[4] = {out.impl(), mask.impl(), a.impl(), b.impl()};
@@ -179,7 +179,7 @@ Tensor where_as(const In& condition, const Tensor& first, const Tensor& second, 
     return out;
 }
 
-// The dtype of a tensor beside a number: the number's only where its category is a higher one.
+// Returns the dtype of a tensor beside a number: the number's only if its category is a higher one.
 DType beside_number(DType tensor, Scalar number) {
     if (is_floating(tensor) || number.kind() == Scalar::Kind::boolean) return tensor;
     if (number.kind() == Scalar::Kind::floating) return default_dtype();
@@ -190,7 +190,7 @@ Tensor number_tensor(const char* op, Scalar value, DType dtype, const Loc& loc) 
     detail::check_fits(op, value, dtype, loc);
     Tensor t = detail::make_empty({}, dtype, Device{}, loc);
     detail::store(dtype, t.raw_data(), value);
-    t.impl()->trace = 0;  // the program's own
+    t.impl()->trace = 0;  // the number belongs to the program, not to the trace
     return t;
 }
 
@@ -293,7 +293,7 @@ Tensor masked_fill(In x, In mask, In value) {
 
 namespace {
 
-// The positions where a contiguous mask holds, on its device. They have to be counted before there is memory for them.
+// Finds the positions where a contiguous mask holds, on its device. It counts them before it allocates memory for them.
 Tensor positions_on_gpu(const Tensor& packed, const Shape& strides, bool coordinates, const Loc& loc) {
     const TensorImpl* mask = packed.impl();
     const auto result_of = [&](int64_t count) {
@@ -400,7 +400,7 @@ Tensor Tensor::where(const Tensor& condition, Scalar other, Loc loc) const { ret
 
 namespace {
 
-// fill_masked() in x itself.
+// As fill_masked(), in x itself.
 void fill_masked_(Tensor& x, const Tensor& mask, const Tensor& given, const Loc& loc) {
     detail::check_same_device("masked_fill_", x, mask, loc);
     if (!(broadcast_shapes(x.shape(), mask.shape(), "masked_fill_", loc) == x.shape())) {
@@ -408,7 +408,7 @@ void fill_masked_(Tensor& x, const Tensor& mask, const Tensor& given, const Loc&
     }
     const Tensor value = beside("masked_fill_", given, x, loc);
     check_in_place("masked_fill", x, {&value}, loc);
-    Tensor copies[2];  // of what is overwritten while it is read
+    Tensor copies[2];  // copies of operands that are overwritten while they are read
     if (value.shares_storage(x)) copies[0] = copy_before_write(value, loc);
     if (mask.shares_storage(x)) copies[1] = copy_before_write(mask, loc);
     const Tensor& number = copies[0].defined() ? copies[0] : value;

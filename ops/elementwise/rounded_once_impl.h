@@ -1,4 +1,4 @@
-// Ops of 16-bit floats that are made of others: computed in float32 and rounded once, at their end.
+// Ops of 16-bit floats that are made of others: computed in float32 and rounded once, at the end.
 #pragma once
 
 #include <initializer_list>
@@ -9,7 +9,7 @@
 namespace tapir {
 
 ///     if (const RoundedOnce once({&a.tensor, &b.tensor}); once.is_needed()) return once.result(cross(once.wide(a), once.wide(b), dim));
-/// Needed where all operands that are defined have one dtype of 16 bits.
+/// Needed if all operands that are defined have one 16-bit dtype.
 class RoundedOnce {
  public:
     RoundedOnce(std::initializer_list<const Tensor*> operands) {
@@ -19,7 +19,7 @@ class RoundedOnce {
         }
     }
     bool is_needed() const noexcept { return dtype_ == float16 || dtype_ == bfloat16; }
-    /// In float32.
+    /// Converts to float32.
     Tensor wide(const Tensor& x) const { return x.defined() ? to(x, float32) : x; }
     Tensor result(const Tensor& y) const { return to(y, dtype_); }
 

@@ -1,4 +1,4 @@
-// Images read at computed places, and the places that an affine map gives.
+// Reads images at computed positions, and makes the grid of an affine map.
 #include "tapir/ops/image/grid_sample_kernels.h"
 
 #include <cstring>
@@ -55,7 +55,7 @@ TAPIR_OP(grid_sample, grid_sample_rule, "Images read at computed places.",
                          grid_sample(x[0], x[1], {.mode = "nearest"})),
          TAPIR_SAMPLE_AS("f(1,3,5,4) r(1,6,7,2)[-3,3]", "F.grid_sample(x[0], x[1], mode='nearest', padding_mode='reflection', align_corners=True)",
                          grid_sample(x[0], x[1], {.mode = "nearest", .padding_mode = "reflection", .align_corners = true})));
-// What its rule is where that is recorded, so that a graph of a gradient has one node for it, too.
+// As an op of its own, the recorded rule is one node in the graph of a gradient.
 TAPIR_OP(grid_sample_backward, grid_sample_backward_rule, "The gradients of grid_sample: of the images, of the grid, or of both.",
          TAPIR_SAMPLE_AS("f(2,3,6,3) f(2,3,5,4) r(2,6,3,2)[-1.2,1.2]",
                          "torch.autograd.functional.vjp(lambda t, p: F.grid_sample(t, p, align_corners=False), (x[1], x[2]), x[0])[1]",
@@ -85,12 +85,12 @@ T* data(const Tensor& t) {
     return t.defined() ? static_cast<T*>(on_gpu(t) ? on_stream(t.impl()) : t.raw_data()) : nullptr;
 }
 
-// Calls the CPU's kernel on parts of [0, n), with `each` elements' work for one, or the GPU's on all.
+// Calls the CPU's kernel on parts of [0, n), where one takes the work of `each` elements, or the GPU's kernel on all.
 template <class Args, class OnCpu, class OnGpu>
 void run(int64_t n, int64_t each, const Args& args, bool is_on_gpu, const OnCpu& on_cpu, const OnGpu& of_gpu) {
     if (n * each == 0) return;
     if (is_on_gpu) return of_gpu(args);
-    reduction::share_out(n, each * 8, [&](int64_t begin, int64_t end) { on_cpu(args, begin, end); });  // an element takes long
+    reduction::share_out(n, each * 8, [&](int64_t begin, int64_t end) { on_cpu(args, begin, end); });  // one element takes long
 }
 
 template <class T, class OnCpu, class OnGpu>
@@ -145,13 +145,13 @@ Tensor as_computed(const Tensor& x) { return contiguous(to(x, x.dtype() == float
 
 // --- The gradients by differentiable ops -----------------------------------------------------------------------------------
 
-// GridPlace of kernels/grid_sample.h for a whole grid, from there too: computed a second time by ops, halves would be rounded to other
-// pixels. t, recorded, is linear in the number. In a graph all is made of ops.
+// GridPlace of kernels/grid_sample.h for a whole grid, computed by that kernel, too: ops would round halves to other
+// pixels. t, recorded, is linear in the number. While tracing all is made of ops.
 struct Places {
     Tensor below, t, slope;
 
     Places(const GridSampleShape& s, const Tensor& grid) {
-        Tensor rest, finite = where(isfinite(grid), grid, 0);  // others have no slope
+        Tensor rest, finite = where(isfinite(grid), grid, 0);  // other numbers have no slope
         if (detail::is_tracing()) {
             const Column x(s, select(grid.detach(), 3, 0), s.width), y(s, select(grid.detach(), 3, 1), s.height);
             below = stack({x.below, y.below}, 3);
@@ -182,7 +182,7 @@ struct Places {
         run(n, 2, args, on_gpu(grid), on_cpu, of_gpu);
     }
 
-    // GridSampleShape::place() for one of the two numbers of each place, by ops.
+    // GridSampleShape::place() for one of the two numbers of each position, by ops.
     struct Column {
         Tensor below, rest, slope;
 
@@ -214,16 +214,16 @@ struct Places {
     };
 };
 
-// x, with 0 for what is infinite or nan where it counts 0 times: the kernels leave such terms out.
+// Returns x, with 0 for infinite or nan elements that count 0 times: the kernels leave such terms out.
 Tensor counted(const Tensor& x, const Tensor& times) { return where(logical_or(ne(times, 0), isfinite(x)), x, 0); }
 
-// What of them is wanted.
+// The gradients that are wanted.
 struct Wanted {
     bool of_input, of_grid;
 };
 std::vector<Tensor> gradients_of_ops(const GridSampleShape& s, const Tensor& given_g, const Tensor& given_x, const Tensor& given_grid,
                                      Wanted wanted) {
-    const DType dtype = given_g.dtype() == float64 ? float64 : float32;  // in 16 bits a place would be another pixel's
+    const DType dtype = given_g.dtype() == float64 ? float64 : float32;  // 16 bits would move a position to another pixel
     const Tensor g = to(given_g, dtype), x = to(given_x, dtype), grid = to(given_grid, dtype);
     const Places places(s, grid);
     const Tensor along = places.of(places.t, 0), down = places.of(places.t, 1);
@@ -320,7 +320,7 @@ GridPadding padding_of(const GridSampleOptions& o, const Loc& loc) {
     fail<ValueError>(loc, "grid_sample: padding_mode is \"zeros\", \"border\" or \"reflection\", not \"{}\"", padding);
 }
 
-// -1 to 1 in n steps: the places of pixels.
+// Returns -1 to 1 in n steps: the positions of pixels.
 Tensor centres(int64_t n, bool align_corners, const Tensor& like) {
     if (n == 1) return zeros({1}, {like.dtype(), like.device()});
     const double end = align_corners ? 1 : static_cast<double>(n - 1) / static_cast<double>(n);
@@ -411,7 +411,7 @@ Tensor affine_grid(In theta, const Shape& size, bool align_corners) {
         if (n < 1) fail<ShapeError>(theta.loc, "affine_grid: every size must be at least 1, got {}", size);
     }
     const detail::RecordedParts parts(theta.loc);
-    const detail::PauseAutocast exact;  // in 16 bits neighbouring pixels have one place
+    const detail::PauseAutocast exact;  // in 16 bits neighbouring pixels would have one position
     if (const RoundedOnce once({&theta.tensor}); once.is_needed()) {
         const Tensor wide = once.wide(theta.tensor);
         return once.result(affine_grid(In(wide, theta.loc), size, align_corners));

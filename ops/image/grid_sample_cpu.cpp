@@ -1,4 +1,4 @@
-// See grid_sample.h. A few places at a time: their taps are worked out once, and each channel goes through them.
+// See grid_sample.h. Handles a few positions at a time: their taps are computed once, and each channel uses them.
 #include "tapir/ops/image/grid_sample_kernels.h"
 
 namespace tapir::kernels {
@@ -27,7 +27,7 @@ struct Taps {
     }
 };
 
-// Calls body(example, place in its grid, number) for runs of the places [begin, end), each within one example.
+// Calls body(example, place in its grid, number) for runs of the positions [begin, end), each within one example.
 template <class Body>
 void runs(const GridSampleShape& s, i64 begin, i64 end, const Body& body) {
     while (begin < end) {
@@ -53,7 +53,7 @@ void sample(const GridSample<T>& args, i64 begin, i64 end) {
                 T sum = 0;
                 for (int k = 0; k < 4; ++k) {
                     const T product = taps.weight[k][j] * x[taps.offset[k][j]];
-                    sum += taps.weight[k][j] == 0 ? T(0) : product;  // what is outside counts as 0 beside infinite pixels too
+                    sum += taps.weight[k][j] == 0 ? T(0) : product;  // elements outside count as 0, even beside infinite pixels
                 }
                 y[j] = sum;
             }

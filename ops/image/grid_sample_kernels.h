@@ -1,4 +1,4 @@
-// Kernels of grid_sample: images read between pixels, at places that a grid names, and the gradients.
+// Kernels of grid_sample: they read images between pixels, at positions that a grid names, and compute the gradients.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ namespace tapir::kernels {
 
 enum class GridPadding : std::uint8_t { zeros, border, reflection };
 
-/// One number of the grid as a place along a dimension of an image: pixel `below` and, with weight t, the next one.
+/// A number of the grid as a position along an image's dimension: pixel `below` and, with weight t, the next one.
 template <class T>
 struct GridPlace {
     std::int64_t below;  // kNowhere: none; or one whose neighbour, or itself, is outside
     T t;                 // 0 for "nearest"
-    T slope;             // of the place for the number
+    T slope;             // the derivative of the position for the number
 };
 
 struct GridSampleShape {
@@ -61,8 +61,8 @@ struct GridSampleShape {
     }
 
  private:
-    // Mirrors at 0 and at 2, as often as it takes: exact for all finite numbers, also where their pixel would be infinite. What is
-    // infinite becomes nan.
+    // Mirrors at 0 and at 2, as often as needed: exact for all finite numbers, even if their pixel would be infinite. Infinite
+    // numbers become nan.
     template <class T>
     TAPIR_BOTH static void reflect(T& from, T& slope) {
         if (from < 0) {
@@ -70,7 +70,7 @@ struct GridSampleShape {
             slope = -slope;
         }
         T turns = from / 4;
-        if (turns < T(0x1p62)) turns = static_cast<T>(static_cast<std::int64_t>(turns));  // from there on they are whole
+        if (turns < T(0x1p62)) turns = static_cast<T>(static_cast<std::int64_t>(turns));  // larger ones are whole already
         from -= 4 * turns;
         if (from > 2) {
             from = 4 - from;
@@ -79,7 +79,7 @@ struct GridSampleShape {
     }
 };
 
-/// Contiguous: x and dx (batch, channels, height, width), y and g (batch, channels, out_height, out_width), grid and dgrid
+/// All are contiguous: x and dx (batch, channels, height, width), y and g (batch, channels, out_height, out_width), grid and dgrid
 /// (batch, out_height, out_width, 2).
 template <class T>
 struct GridSample {
@@ -87,10 +87,10 @@ struct GridSample {
     const T* x;
     const T* grid;
     const T* g;  // the gradient of y
-    T* out;      // what is written: y, dx or dgrid
+    T* out;      // the kernel writes y, dx or dgrid here
 };
 
-/// The same place() of all numbers of a grid, each of (batch, out_height, out_width, 2), for gradients that are recorded.
+/// Applies place() to all numbers of a grid, each array (batch, out_height, out_width, 2), for gradients that are recorded.
 template <class T>
 struct GridPlaces {
     GridSampleShape shape;
@@ -99,7 +99,7 @@ struct GridPlaces {
     T* t;
     T* slope;
 
-    TAPIR_BOTH void find(std::int64_t i) const {  // of place i
+    TAPIR_BOTH void find(std::int64_t i) const {  // fills place i
         for (int d = 0; d < 2; ++d) {
             const GridPlace<T> place = shape.place(grid[2 * i + d], d ? shape.height : shape.width);
             below[2 * i + d] = place.below;
@@ -109,7 +109,7 @@ struct GridPlaces {
     }
 };
 
-/// The pixels around a place of the grid, and how much of each: (y, x), (y, x + 1), (y + 1, x), (y + 1, x + 1). Those outside have
+/// The pixels around a position, and their weights: (y, x), (y, x + 1), (y + 1, x), (y + 1, x + 1). Those outside have
 /// offset 0 and weight 0.
 template <class T>
 struct GridTaps {
@@ -134,14 +134,14 @@ struct GridTaps {
 
 }  // namespace tapir::kernels
 
-// Places [begin, end) of all grids, counted over the batch.
+// These compute positions [begin, end) of all grids, counted over the batch.
 TAPIR_CPU_KERNEL(grid_sample_f32, void(const tapir::kernels::GridSample<float>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(grid_sample_f64, void(const tapir::kernels::GridSample<double>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(grid_sample_dgrid_f32, void(const tapir::kernels::GridSample<float>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(grid_sample_dgrid_f64, void(const tapir::kernels::GridSample<double>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(grid_places_f32, void(const tapir::kernels::GridPlaces<float>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(grid_places_f64, void(const tapir::kernels::GridPlaces<double>& args, std::int64_t begin, std::int64_t end))
-// Channels [begin, end), counted over the batch. Adds.
+// These add to channels [begin, end), counted over the batch.
 TAPIR_CPU_KERNEL(grid_sample_dx_f32, void(const tapir::kernels::GridSample<float>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(grid_sample_dx_f64, void(const tapir::kernels::GridSample<double>& args, std::int64_t begin, std::int64_t end))
 
@@ -151,6 +151,6 @@ TAPIR_GPU_KERNEL(grid_sample_dgrid_f32, void(const tapir::kernels::GridSample<fl
 TAPIR_GPU_KERNEL(grid_sample_dgrid_f64, void(const tapir::kernels::GridSample<double>& args))
 TAPIR_GPU_KERNEL(grid_places_f32, void(const tapir::kernels::GridPlaces<float>& args))
 TAPIR_GPU_KERNEL(grid_places_f64, void(const tapir::kernels::GridPlaces<double>& args))
-/// Adds, in any order.
+/// These add in any order.
 TAPIR_GPU_KERNEL(grid_sample_dx_f32, void(const tapir::kernels::GridSample<float>& args))
 TAPIR_GPU_KERNEL(grid_sample_dx_f64, void(const tapir::kernels::GridSample<double>& args))

@@ -1,4 +1,4 @@
-// How interpolate.cpp, grid_sample.cpp and ctc_loss.cpp are written as ONNX.
+// Writes interpolate.cpp, grid_sample.cpp and ctc_loss.cpp as ONNX.
 #include <algorithm>
 #include <cmath>
 
@@ -20,7 +20,7 @@ double factor_of(const OnnxCall& x, int d) {
     return x.real(names[d]);
 }
 
-// Its gradient is a product with a matrix for each dimension: what each element of the input has given to those of the result.
+// Writes the gradient as a product with a matrix for each dimension: the weight of each input element in those of the result.
 OnnxValue resampling_gradient(const OnnxCall& x) {
     const int rank = x.rank(), dims = rank - 2;
     const auto sizes = x.integers("input_size");
@@ -59,7 +59,7 @@ OnnxValue interpolate_of(const OnnxCall& x) {
     if (!x.sizes("input_size").empty()) return resampling_gradient(x);
     const int dims = x.rank() - 2;
     const std::string mode = x.choice("mode");
-    const bool is_line = dims == 1;  // as an image of one row
+    const bool is_line = dims == 1;  // written as an image of one row
     const OnnxValue images = is_line ? x.unsqueeze(x[0], {2}) : x[0];
     std::vector<double> scales = {1, 1};
     OnnxSizes sizes = {x.shape()[0], x.shape()[1]};
@@ -117,7 +117,7 @@ OnnxValue grid_sample_of(const OnnxCall& x) {
     return x.node("GridSample", {x[0], x[1]}, {{"mode", word}, {"padding_mode", padding.c_str()}, {"align_corners", x.flag("align_corners")}});
 }
 
-// One of the two numbers of each place of a grid as a place among `size` pixels: pixel `below` and, with weight t, the next one.
+// One of the two numbers of each grid position as a position among `size` pixels: pixel `below` and, with weight t, the next one.
 struct GridColumn {
     OnnxValue below, t, slope;
 
@@ -148,7 +148,7 @@ struct GridColumn {
     }
 };
 
-// Of (g, x, grid): those of the images and of the grid, as they are wanted. As gradients_of_ops() in grid_sample.cpp.
+// Takes (g, x, grid); returns the wanted gradients of the images and of the grid. As gradients_of_ops() in grid_sample.cpp.
 OnnxValues grid_sample_backward_of(const OnnxCall& x) {
     const DType dtype = x.dtype() == DType::float64 ? DType::float64 : DType::float32;
     const OnnxValue g = x.cast(x[0], dtype), images = x.cast(x[1], dtype), grid = x.cast(x[2], dtype), none = x.scalar(0, dtype);
@@ -188,7 +188,7 @@ OnnxValues grid_sample_backward_of(const OnnxCall& x) {
 
 // --- CTC --------------------------------------------------------------------------------------------------------------------------
 
-// log(exp(a) + exp(b) + ...), where all may be -infinity.
+// Returns log(exp(a) + exp(b) + ...); all may be -infinity.
 OnnxValue log_sum(const OnnxCall& x, const OnnxValues& terms) {
     const OnnxValue most = x.node("Max", terms), from = where(most == -INFINITY, 0, most);
     OnnxValue sum;
@@ -196,7 +196,7 @@ OnnxValue log_sum(const OnnxCall& x, const OnnxValues& terms) {
     return log(sum) + from;
 }
 
-// For all examples at once. A target's labels stand with blanks between them, at `places`: 2 longest + 1.
+// Computes all examples at once. A target's labels have blanks between them, at `places`: 2 longest + 1.
 class Ctc {
  public:
     explicit Ctc(const OnnxCall& call) : x_(call), dtype_(call.result_dtype()), never_(call.scalar(-INFINITY, dtype_)) {
@@ -237,15 +237,15 @@ class Ctc {
     }
 
  private:
-    // What is `by` places before, at most 2 either way.
+    // Moves v from `by` places before, at most 2 either way.
     OnnxValue moved(const OnnxValue& v, int by, const OnnxValue& filler) const {
         const OnnxValue padded = x_.node("Pad", {v, x_.ints({0, 2, 0, 2}), filler});
         return x_.node("Slice", {padded, x_.ints({2 - by}), x_.size_1d(places_) + (2 - by), x_.ints({1})});
     }
     OnnxValue emission(const OnnxValue& log_probs) const { return x_.node("GatherElements", {log_probs, labels_}, {{"axis", 1}}); }
 
-    // Forward through time, a Scan whose state is the log-probability of all prefixes that end at each place: those at the end, and for
-    // `each` step.
+    // Goes forward through time, a Scan whose state is the log-probability of all prefixes that end at each place: returns those at the end,
+    // and for `each` those of each step.
     OnnxValues prefixes(bool each) const {
         OnnxBuilder& builder = x_.builder();
         const OnnxValue first = where(place_ == 0, x_.scalar(0, dtype_), never_);  // before the first step
@@ -266,8 +266,8 @@ class Ctc {
             .after(1);
     }
 
-    // Back through time, a Scan whose state is the log-probability of all suffixes that begin at each place: for each step, without its
-    // own emission.
+    // Goes back through time, a Scan whose state is the log-probability of all suffixes that begin at each place: returns each step's, without
+    // its own emission.
     OnnxValue suffixes() const {
         OnnxBuilder& builder = x_.builder();
         const OnnxValue begun = x_.filled({n_, places_}, -INFINITY, dtype_), end = x_.size_0d(x_.shape()[0]) - 1;
@@ -285,7 +285,7 @@ class Ctc {
                          OnnxAttribute::graph("body", body)})[2];
     }
 
-    // Of a log-probability it is minus the probability that the path is there, given the target.
+    // A log-probability's gradient is minus the probability that the path is there, given the target.
     OnnxValue gradient(const OnnxValue& alpha, const OnnxValue& loss, double of_infinite) const {
         const SymInt time = x_.shape()[0];
         const OnnxValue has_step = x_.unsqueeze(x_.unsqueeze(x_.range(time), {1}) < steps_, {2});
@@ -297,7 +297,7 @@ class Ctc {
     const OnnxCall& x_;
     const DType dtype_;
     SymInt n_ = 1, places_ = 1;
-    // never: a log-probability; log_probs: (time, n, classes); steps: (n,); place: of each place its number; last: of each example the last
+    // never: a log-probability; log_probs: (time, n, classes); steps: (n,); place: the number of each place; last: each example's last
     // place, (n, 1); labels, may_skip (from two places before): (n, places).
     OnnxValue never_, log_probs_, steps_, place_, last_, labels_, may_skip_;
 };

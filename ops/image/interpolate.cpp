@@ -1,4 +1,4 @@
-// Resampling, and pixels and channels exchanged.
+// Resampling, and ops that exchange pixels and channels.
 #include "tapir/ops/image/interpolate_kernels.h"
 
 #include <cmath>
@@ -63,10 +63,10 @@ struct Attrs {
     int64_t batch, channels;
     std::int32_t count;  // of spatial dimensions, the last ones of `dims`
     bool is_transposed;
-    double factors[3] = {0, 0, 0};  // positions are by these, of the last dimensions; 0: by the sizes
+    double factors[3] = {0, 0, 0};  // positions use these, for the last dimensions; 0: the sizes
 };
 
-// What it is called with: sizes, or factors. Of the gradient, the size of what was resampled.
+// The arguments: sizes, or factors. For the gradient, the size of the resampled image.
 struct Call {
     Shape size, input_size;
     double factors[3] = {0, 0, 0};
@@ -86,7 +86,7 @@ Call call_of(const Attrs& attrs) {
     return call;
 }
 
-// What taps() or made_of() say, for each element of what is written.
+// The results of taps() or made_of() for each written element.
 template <class T>
 struct Table {
     std::vector<int64_t> first, begin;
@@ -114,7 +114,7 @@ struct Table {
         if (!is_transposed && alike == 0 && dim.mode == Resampling::linear && dim.in > 1) take_two(dim.in);
     }
 
-    // Two elements each, one of which may have the weight 0, in place of one or two.
+    // Takes two elements each, one of which may have the weight 0, in place of one or two.
     void take_two(int64_t in) {
         alike = 2;
         std::vector<T> pairs;
@@ -216,7 +216,7 @@ Resampling mode_of(const InterpolateOptions& o, int dims, const Loc& loc) {
     fail<ValueError>(loc, "interpolate: there is no mode \"{}\"", o.mode);
 }
 
-// The sizes of the result.
+// Returns the sizes of the result.
 Shape sizes_of(const In& x, const InterpolateOptions& o) {
     const int dims = x.tensor.dim() - 2;
     if (o.size.empty() == (o.scale_factor.count() == 0)) {
@@ -240,7 +240,7 @@ Shape sizes_of(const In& x, const InterpolateOptions& o) {
     return sizes;
 }
 
-// factor: 0, or what positions are by.
+// factor: 0, or the one that positions use.
 double scale_of(const ResampleDim& dim, double factor) {
     if (dim.align_corners) return dim.out > 1 ? static_cast<double>(dim.in - 1) / static_cast<double>(dim.out - 1) : 0;
     return factor != 0 ? 1 / factor : static_cast<double>(dim.in) / static_cast<double>(dim.out);
@@ -293,14 +293,14 @@ Tensor interpolate(In x, const InterpolateOptions& options) {
 
 namespace {
 
-// Whether an op should write its result with the channels last, as x is.
+// True if an op should write its result with the channels last, as x is.
 bool wants_channels_last(const Tensor& x) { return !x.is_contiguous() && detail::is_channels_last(x.impl()); }
 
 // The two sides of a shuffle: images of (..., channels, height * r, width * r) and (..., channels * r^2, height, width).
 struct Shuffle {
     int64_t images, channels, height, width, r;
 
-    // Those pixels of the large images that are (i, j) in their squares, or all with i and j as dimensions, as
+    // Returns the pixels of the large images that are (i, j) in their squares, or all with i and j as dimensions, as
     // (images, channels, [r, r,] height, width).
     Tensor of_large(const Tensor& large, int64_t i, int64_t j) const {
         const Shape s = strides(large);
@@ -320,7 +320,7 @@ struct Shuffle {
     }
 
  private:
-    // Of (images, channels, height, width); the images are one dimension in memory.
+    // Returns the strides of (images, channels, height, width); the images are one dimension in memory.
     static Shape strides(const Tensor& t) {
         const Shape own = t.strides();
         const int d = t.dim();
@@ -328,7 +328,7 @@ struct Shuffle {
     }
 };
 
-// shape: of the result. Squares of pixels are a few elements long: on the CPU each place in them is copied for itself, in long rows.
+// shape: the result's. Squares of pixels are a few elements long: on the CPU each place in them is copied by itself, in long rows.
 Tensor shuffled(const OpInfo& op, const Tensor& x, const Shuffle& s, const Shape& shape, bool to_large, const Loc& loc) {
     detail::begin_op(op.name, x.impl(), loc);
     Tensor out;
@@ -396,7 +396,7 @@ Tensor pixel_unshuffle(In x, int64_t r) {
         fail<ShapeError>(x.loc, "pixel_unshuffle: an image of {} x {} does not divide by {}", shape[h], shape[w], r);
     }
     int64_t all, channels;
-    if (__builtin_mul_overflow(r, r, &all) || __builtin_mul_overflow(shape[c], all, &channels)) {  // of no pixels
+    if (__builtin_mul_overflow(r, r, &all) || __builtin_mul_overflow(shape[c], all, &channels)) {  // there are no pixels
         fail<ShapeError>(x.loc, "pixel_unshuffle: {} channels are too many for {}^2 times that", shape[c], r);
     }
     const Shuffle shuffle{images_of(shape), shape[c], shape[h] / r, shape[w] / r, r};
@@ -415,7 +415,7 @@ Tensor channel_shuffle(In x, int64_t groups) {
     }
     const detail::RecordedParts parts(x.loc);
     const bool is_last = wants_channels_last(x.tensor);
-    const int at = is_last ? rank - 1 : 1;  // where the channels stand
+    const int at = is_last ? rank - 1 : 1;  // the dimension of the channels
     Tensor y = x.tensor;
     Dims order(0), back{0, rank - 1};
     for (int d = 2; d < rank; ++d) {
@@ -433,7 +433,7 @@ Tensor channel_shuffle(In x, int64_t groups) {
 
 namespace {
 
-// The transposed map, of g.
+// Applies the transposed map to g.
 Tensor interpolate_gradient(const In& g, const Call& a) {
     const int dims = check_dims(g);
     Attrs attrs{{}, g->sizes[0], g->sizes[1], dims, /*is_transposed=*/true};
@@ -465,7 +465,7 @@ Tensor interpolate_of(const In& x, const Call& a) {
     return interpolate(x, options);
 }
 
-// floor(size * factor): of a name where the factor is a fraction that doubles hold.
+// Returns floor(size * factor): of a name if the factor is a fraction that doubles hold.
 SymInt scaled(const SymInt& size, double factor) {
     if (size.is_number()) return static_cast<int64_t>(std::floor(static_cast<double>(size.number()) * factor));
     for (int64_t below = 1; below <= 64; below *= 2) {
@@ -489,7 +489,7 @@ ValueType resampled(const TypeCall& t, const Call& a) {
     return result;
 }
 
-// (..., channels * r^2, height, width) to (..., channels, height * r, width * r), or back.
+// Maps (..., channels * r^2, height, width) to (..., channels, height * r, width * r), or back.
 ValueType types_of_shuffle(const ValueType& x, const SymInt& r, bool to_large) {
     using namespace types;
     ValueType result = ranked(x, 3);

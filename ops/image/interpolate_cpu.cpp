@@ -1,4 +1,4 @@
-// Resampling: the rows that a row of the result is made of are added up as they are; then the elements along it.
+// Resampling: adds up the input rows that a result row is made of; then resamples along it.
 #include "tapir/ops/image/interpolate_kernels.h"
 
 namespace tapir::kernels {
@@ -7,7 +7,7 @@ namespace {
 
 using i64 = std::int64_t;
 
-// line = the weighted sum of the rows at (o, taps of a, taps of b); or, where it is one row as it is, that row.
+// line = the weighted sum of the rows at (o, taps of a, taps of b); returns the row itself if it is a single one with weight 1.
 template <class T>
 const T* mix_rows(const Resample<T>& args, T* line, i64 o, i64 a, i64 b) {
     const Taps<T>&up = args.taps[0], &down = args.taps[1];
@@ -58,7 +58,7 @@ void mix_elements(const Resample<T>& args, const T* line, T* y) {
     }
 }
 
-// The same where an element is an array of `inner`.
+// As above, but each element is an array of `inner`.
 template <class T>
 void mix_arrays(const Resample<T>& args, const T* line, T* y) {
     const Taps<T>& taps = args.taps[2];
@@ -89,7 +89,7 @@ void resample_rows(const Resample<T>& args, T* line, i64 begin, i64 end) {
     for (i64 row = begin; row < end; ++row) {
         const i64 b = row % args.to_sizes[1], rest = row / args.to_sizes[1];
         const T* mixed = mix_rows(args, line, rest / args.to_sizes[0], rest % args.to_sizes[0], b);
-        if (mixed == before && mixed != line) {  // nearest: as the row above
+        if (mixed == before && mixed != line) {  // nearest: same as the row above
             __builtin_memcpy(args.to + row * n, args.to + (row - 1) * n, static_cast<unsigned long>(n) * sizeof(T));
             continue;
         }

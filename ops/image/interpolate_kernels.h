@@ -1,4 +1,4 @@
-// Kernels of resampling: along each of three dimensions an element of the result is a weighted sum of a few neighbouring elements.
+// Kernels of resampling: along each of three dimensions a result element is a weighted sum of a few neighbouring elements.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ namespace tapir::kernels {
 
 enum class Resampling : std::uint8_t { nearest, nearest_exact, linear, cubic };
 
-/// One dimension, from `in` to `out` elements.
+/// Resamples one dimension, from `in` to `out` elements.
 struct ResampleDim {
     std::int64_t in = 1, out = 1;
     double scale = 1;  // elements of the input for one of the result
     Resampling mode = Resampling::nearest;
     bool align_corners = false;
 
-    /// The elements that element o of the result is made of: returns how many, from `first` on, and their weights.
+    /// Finds the elements that element o of the result is made of: returns their number, from `first` on, and their weights.
     TAPIR_BOTH int taps(std::int64_t o, std::int64_t& first, double (&weights)[4]) const {
         weights[0] = 1;
         if (in == out && mode != Resampling::cubic) {
@@ -57,11 +57,11 @@ struct ResampleDim {
         first = inside(below - 1);
         const std::int64_t last = inside(below + 2);
         for (int k = 0; k < 4; ++k) weights[k] = 0;
-        for (int k = 0; k < 4; ++k) weights[inside(below - 1 + k) - first] += own[k];  // the edge stands for what is beyond it
+        for (int k = 0; k < 4; ++k) weights[inside(below - 1 + k) - first] += own[k];  // the edge stands for elements beyond it
         return static_cast<int>(last - first + 1);
     }
 
-    /// The elements of the result that are made of element i: [begin, end). Both ends of taps() only grow with o.
+    /// Finds the result's elements that element i contributes to: [begin, end). Both ends of taps() only grow with o.
     TAPIR_BOTH void made_of(std::int64_t i, std::int64_t& begin, std::int64_t& end) const {
         double weights[4];
         std::int64_t first;
@@ -80,7 +80,7 @@ struct ResampleDim {
             if (first > i) break;
         }
     }
-    /// The weight of element i in element o, which is made of it.
+    /// Returns the weight of element i in element o, which is made of it.
     TAPIR_BOTH double weight_of(std::int64_t i, std::int64_t o) const {
         double weights[4];
         std::int64_t first;
@@ -95,7 +95,7 @@ struct ResampleDim {
     TAPIR_BOTH static double far(double d) { return ((-0.75 * d - 5 * -0.75) * d + 8 * -0.75) * d - 4 * -0.75; }
 };
 
-/// Arrays of (outer, dims..., inner). Transposed: from the result's gradient to the input's.
+/// Arrays of (outer, dims..., inner). Transposed: maps the result's gradient to the input's.
 struct ResampleShape {
     std::int64_t outer = 1, inner = 1;
     ResampleDim dims[3];
@@ -105,13 +105,13 @@ struct ResampleShape {
     TAPIR_BOTH std::int64_t to(int d) const { return is_transposed ? dims[d].in : dims[d].out; }
 };
 
-/// For each element of what is written: the elements read, from first[i] on, and their weights, weights[begin[i]] to
+/// Holds for each written element the elements read, from first[i] on, and their weights, weights[begin[i]] to
 /// weights[begin[i + 1] - 1].
 template <class T>
 struct Taps {
     const std::int64_t *first, *begin;
     const T* weights;
-    int alike = 0;  // all have as many: 1 (whose weights are 1) or 2; 0: not so
+    int alike = 0;  // all elements have as many taps: 1 (whose weights are 1) or 2; 0: they differ
 };
 template <class T>
 struct Resample {

@@ -20,14 +20,14 @@ namespace {
 
 using std::int64_t;
 
-// Attributes: padding_idx. Saved: the checked indices; in a trace those that the op was given, which its graph knows.
+// Attributes: padding_idx. Saved: the checked indices; in a trace the indices that the op was given, which its graph knows.
 void embedding_rule(Backward& b) {
     if (!b.needs(1)) return;
     const auto padding = b.attrs<int64_t>();
     Tensor indices = reshape(to(b.saved(0), int64), {-1});
     Tensor rows = reshape(b.grad(), {indices.numel(), b.output_shape().back()});
     if (padding >= 0 && (on_gpu(rows) || detail::is_tracing())) {
-        // How many there are is known only there, or differs from run to run. Adding 0 to the row does the same without waiting.
+        // Their number is known only on the device, or differs from run to run. Adding 0 to the row does the same without waiting.
         rows = where(unsqueeze(indices != padding, 1), rows, 0);
     } else if (padding >= 0) {
         const Tensor kept = reshape(nonzero(indices != padding), {-1});
@@ -91,7 +91,7 @@ Tensor embedding(In indices, In weight, std::optional<int64_t> padding_idx) {
     if (table->rank != 2) [[unlikely]]
         fail<ShapeError>(indices.loc, "embedding: the weight must be (rows, width), got shape {}", weight.tensor.shape());
     const int64_t padding_row = padding_idx ? detail::padding_row("embedding", *padding_idx, table->sizes[0], indices.loc) : -1;
-    // One vector, as a tree's leaf asks for: nothing to check but one number.
+    // The fast path for one vector, as a tree's leaf needs it: only one number is checked.
     const bool on_cpu = index->device.type == DeviceType::cpu && table->device.type == DeviceType::cpu;
     if (on_cpu && index->numel == 1 && index->dtype == int64 && table->is_contiguous() && index->rank < kMaxRank) [[likely]] {
         const int64_t row = *reinterpret_cast<const int64_t*>(index->data);
@@ -118,13 +118,13 @@ Tensor embedding(In indices, In weight, std::optional<int64_t> padding_idx) {
 
 namespace {
 
-// The range of n > 0 classes, on the CPU.
+// Finds the range of n > 0 classes, on the CPU.
 void class_range(const Tensor& packed, int64_t& low, int64_t& high) {
     const Tensor here = packed.to(cpu);
     kernels::index_range(static_cast<const int64_t*>(here.raw_data()), here.numel(), &low, &high);
 }
 
-// Classes that are known need not be looked at before: the kernel does so.
+// A known number of classes needs no look at the indices before: the kernel checks them.
 Tensor one_hot_on_gpu(const Tensor& packed, const Shape& shape, bool is_checked, const Loc& loc) {
     Tensor out = detail::make_empty(shape, int64, packed.device(), loc);
     if (out.numel() == 0) return out;
@@ -133,7 +133,7 @@ Tensor one_hot_on_gpu(const Tensor& packed, const Shape& shape, bool is_checked,
     return out;
 }
 
-// Of whole numbers.
+// Takes whole numbers.
 Tensor one_hot_of(const In& indices, int64_t classes) {
     const CallerScope caller(indices.loc);
     const Tensor packed = to(indices, int64).contiguous(indices.loc);

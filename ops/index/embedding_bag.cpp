@@ -1,5 +1,5 @@
-// embedding_bag. On the CPU it is one pass over the rows; largest elements remember the row that each came from.
-// Elsewhere, and for sums of 16-bit floats, the rows are gathered by embedding, and added up bag by bag. Either way the
+// embedding_bag. On the CPU it is one pass over the rows; "max" remembers the row that each element came from.
+// Elsewhere, and for sums of 16-bit floats, embedding gathers the rows, and they are added up bag by bag. Either way the
 // gradient is row-sparse.
 #include "tapir/ops/index/embedding_bag.h"
 
@@ -54,7 +54,7 @@ using std::int64_t;
 
 namespace {
 
-// Which rows belong to which bag.
+// Assigns rows to bags.
 struct Bags {
     Tensor indices;  // (n,): int64, none negative
     Tensor bag;      // (n,): of each index
@@ -62,10 +62,10 @@ struct Bags {
     int64_t count;   // of bags
 };
 
-// Whether offsets can be looked at: in a trace they may be others in later runs, and on a device looking would mean to wait.
+// True if offsets can be read: in a trace they may differ in later runs, and on a device reading them would mean to wait.
 bool is_readable(const Tensor& offsets) { return offsets.device() == cpu && !detail::is_tracing(); }
 
-// offsets: (count,), checked where they can be.
+// offsets: (count,), checked if they can be.
 Tensor bag_of_each(const Tensor& offsets, int64_t n, int64_t count) {
     const TensorOptions options(int64, offsets.device());
     if (is_readable(offsets) && count > 0) {
@@ -78,7 +78,7 @@ Tensor bag_of_each(const Tensor& offsets, int64_t n, int64_t count) {
     return count == 0 ? zeros({n}, options) : searchsorted(offsets, arange(n, options), /*right=*/true) - 1;
 }
 
-// What is not made of offsets that were checked: of the CPU.
+// Checks bags that are not made of checked offsets: the CPU's.
 void check_bags(const Bags& bags, const Loc& loc) {
     const detail::PauseRecording pause;
     int64_t before = 0;
@@ -91,7 +91,7 @@ void check_bags(const Bags& bags, const Loc& loc) {
     }
 }
 
-// As int64. Those that can be read are checked.
+// Returns them as int64, and checks those that can be read.
 Tensor checked_offsets(const In& indices, const Tensor& offsets, bool include_last) {
     if (offsets.dim() != 1) fail<ShapeError>(indices.loc, "embedding_bag: offsets need one dimension, got shape {}", offsets.shape());
     if (offsets.dtype() != int64 && offsets.dtype() != int32) {
@@ -115,14 +115,14 @@ Tensor checked_offsets(const In& indices, const Tensor& offsets, bool include_la
     return all;
 }
 
-// Rows are far apart in memory: asks for one that is needed soon.
+// Prefetches a row that is needed soon: rows are far apart in memory.
 template <class T>
 void prefetch_row(const T* row, int64_t width) {
     const auto* from = reinterpret_cast<const char*>(row);
     for (int64_t byte = 0; byte < width * static_cast<int64_t>(sizeof(T)) && byte < 512; byte += 64) __builtin_prefetch(from + byte);
 }
 constexpr int64_t kAhead = 8;          // rows
-constexpr int64_t kRowsTogether = 32;  // summed up in T; of larger bags the sums are added in float64
+constexpr int64_t kRowsTogether = 32;  // summed up in T; for larger bags these sums are added in float64
 
 // Calls run(first bag, end bag) with whole bags for each thread.
 template <class Run>
@@ -132,12 +132,12 @@ void for_bags(const Bags& bags, int64_t width, const Run& run) {
     parallel_for(bags.count * 64, 64 * (16 * 1024 / per_bag + 1), [&](int64_t begin, int64_t end) { run(begin / 64, end / 64); });
 }
 
-// What add_rows_of_bags() sums up: weight (rows, width) contiguous, scale (n,) or null.
+// The operands of add_rows_of_bags(): weight (rows, width) contiguous, scale (n,) or null.
 template <class T>
 struct RowSums {
     const T *weight, *scale;
     const int64_t* index;
-    const unsigned char* counts;  // whether a row counts; null: all do
+    const unsigned char* counts;  // true for a row that counts; null: all do
     int64_t n, width;
 
     // Adds the rows [begin, end), four at once: fewer roundings, and fewer passes over `to`.
@@ -162,7 +162,7 @@ struct RowSums {
             for (int64_t k = 0; k < width; ++k) to[k] += s[j] * rows[j][k];
         }
     }
-    // The same of many rows, into zeros. before: room.
+    // Adds many rows into zeros. before: scratch memory.
     void add_many(int64_t begin, int64_t end, T* to, std::vector<double>& before) const {
         before.assign(static_cast<std::size_t>(width), 0.0);
         for (int64_t i = begin; i < end; i += kRowsTogether) {
@@ -173,14 +173,14 @@ struct RowSums {
     }
 };
 
-// The sums of whole bags, each by one thread: weight (rows, width) contiguous, scale (n,) or null, out (bags, width).
+// Sums whole bags, each on one thread: weight (rows, width) contiguous, scale (n,) or null, out (bags, width).
 template <class T>
 void add_rows_of_bags(const Bags& bags, const T* weight, int64_t width, const T* scale, T* out) {
     const auto* bag = static_cast<const int64_t*>(bags.bag.raw_data());
     const auto* counts = bags.counts.defined() ? static_cast<const unsigned char*>(bags.counts.raw_data()) : nullptr;
     const int64_t n = bags.indices.numel();
     const RowSums<T> sums{weight, scale, static_cast<const int64_t*>(bags.indices.raw_data()), counts, n, width};
-    for_bags(bags, width, [&](int64_t first_bag, int64_t end_bag) {  // the bags of the indices only grow
+    for_bags(bags, width, [&](int64_t first_bag, int64_t end_bag) {  // the indices' bags are in ascending order
         std::fill(out + first_bag * width, out + end_bag * width, T(0));
         std::vector<double> before;
         for (int64_t i = std::lower_bound(bag, bag + n, first_bag) - bag, end = i; i < n && bag[i] < end_bag; i = end) {
@@ -191,7 +191,7 @@ void add_rows_of_bags(const Bags& bags, const T* weight, int64_t width, const T*
     });
 }
 
-// The largest elements of each bag, the first of equal ones and nan above all, and where they come from: weight (rows, width)
+// Finds the largest elements of each bag, the first of equal ones and nan above all, and the rows they come from: weight (rows, width)
 // contiguous, out (bags, width), from (bags, width) in [0, n), n in empty bags; null: not wanted.
 template <class T>
 void largest_of_bags(const Bags& bags, const T* weight, int64_t width, T* out, int64_t* from) {
@@ -225,7 +225,7 @@ void largest_of_bags(const Bags& bags, const T* weight, int64_t width, T* out, i
     });
 }
 
-// 1 / the number of rows that count, (bags, 1); 1 for empty bags.
+// Returns 1 / the number of rows that count, (bags, 1); 1 for empty bags.
 Tensor shares_of(const Bags& bags, DType dtype) {
     const TensorOptions options(dtype, bags.bag.device());
     const Tensor counted = bags.counts.defined() ? bags.counts.to(dtype) : ones({bags.bag.numel()}, options);
@@ -237,15 +237,15 @@ struct BagAttrs {
     bool is_scaled, is_mean, is_max;
 };
 
-// The op as a graph knows it: of the weight, the rows that are asked for, (n,), and the bag of each, (n,), rising; then what the
-// rows are multiplied by, if they are. It gives what the rule reads, too: of means 1 / the number of rows, of largest elements
-// where in the (n,) each comes from.
+// The op as a graph knows it: operands are the weight, the rows to read, (n,), and the bag of each, (n,), ascending; then the rows'
+// factors, if there are any. It also returns what the rule reads: for means 1 / the number of rows, for largest elements
+// their positions in the (n,) rows.
 struct BagCall {
     BagMode mode = BagMode::sum;
     int64_t num_bags = 0, padding_idx = -1;
 };
 
-// Sums and means of float32 and float64 on the CPU; scale: (n,) or undefined.
+// Computes sums and means of float32 and float64 on the CPU; scale: (n,) or undefined.
 Tensor fused(const In& weight, const Tensor& scale, const Bags& bags, BagMode mode, int64_t padding_idx, const Loc& loc,
              Tensor* used_shares = nullptr) {
     Tensor out, shares;
@@ -283,7 +283,7 @@ Tensor fused(const In& weight, const Tensor& scale, const Bags& bags, BagMode mo
     return out;
 }
 
-// The rows that any element comes from, and instead of positions in bags.indices (n: nowhere) those in these rows.
+// Returns the rows that elements come from, and positions in these rows instead of positions in bags.indices (n: none).
 Tensor rows_of_largest(const Bags& bags, const Tensor& from, const Loc& loc) {
     const int64_t n = bags.indices.numel();
     auto* at = static_cast<int64_t*>(from.raw_data());
@@ -302,7 +302,7 @@ Tensor rows_of_largest(const Bags& bags, const Tensor& from, const Loc& loc) {
     return rows;
 }
 
-// Largest elements of floats on the CPU.
+// Computes largest elements of floats on the CPU.
 Tensor fused_max(const In& weight, const Bags& bags, int64_t padding_idx, bool is_traced, const Loc& loc, Tensor* places = nullptr) {
     Tensor out, from, rows = bags.indices;
     const bool record_it = is_traced || recording(loc, {&weight.tensor}) != nullptr;
@@ -326,7 +326,7 @@ Tensor fused_max(const In& weight, const Bags& bags, int64_t padding_idx, bool i
             largest_of_bags(here, static_cast<const float*>(table.raw_data()), width, static_cast<float*>(out.raw_data()), at);
         }
         out = out.to(dtype);
-        if (record_it && !is_traced) rows = rows_of_largest(bags, from, loc);  // how many differs from run to run
+        if (record_it && !is_traced) rows = rows_of_largest(bags, from, loc);  // their number differs from run to run
     }
     const BagAttrs attrs{padding_idx, false, false, true};
     if (is_traced) {
@@ -339,7 +339,7 @@ Tensor fused_max(const In& weight, const Bags& bags, int64_t padding_idx, bool i
     return out;
 }
 
-// saved: the rows (m,) that elements come from, and from which of them each does, (bags, width): m for those of empty bags.
+// saved: the rows (m,) that elements come from, and the position of each element's row among them, (bags, width): m for empty bags.
 void largest_rule(Backward& b) {
     const Tensor rows = b.saved(0), &g = b.grad();
     const int64_t m = rows.numel();
@@ -369,7 +369,7 @@ void embedding_bag_rule(Backward& b) {
     b.give(1, attrs.padding_idx < 0 ? products : where(ne(index, attrs.padding_idx), products, 0));
 }
 
-// rows (n, width), (bags, width): sums, or means with the number of rows that count.
+// Takes rows (n, width), returns (bags, width): sums, or means over the rows that count.
 Tensor sum_bags(const Tensor& rows, const Bags& bags, BagMode mode) {
     Tensor counted = rows;
     if (bags.counts.defined()) counted = where(unsqueeze(bags.counts, 1), rows, 0);
@@ -381,7 +381,7 @@ Tensor sum_bags(const Tensor& rows, const Bags& bags, BagMode mode) {
     return sums / unsqueeze(sizes, 1);
 }
 
-// All bags in the size of the largest, filled up with -infinity.
+// Widens all bags to the size of the largest, filled up with -infinity.
 Tensor max_bags(const Tensor& rows, const Bags& bags) {
     const double inf = std::numeric_limits<double>::infinity();
     if (detail::is_tracing()) {  // the largest bag's size may differ from run to run
@@ -436,7 +436,7 @@ Tensor embedding_bag(In indices, In weight, const Tensor& offsets, const Embeddi
     int64_t n = indices->numel, after = 0;
     const Tensor flat = reshape(indices, {n});
     Bags bags{checked_index("embedding_bag", flat, weight.tensor.shape(), 0, loc, Negative::refused), {}, {}, 0};
-    if (detail::is_tracing()) bags.indices = contiguous(to(flat, int64));  // the same, as a graph knows it
+    if (detail::is_tracing()) bags.indices = contiguous(to(flat, int64));  // the same indices, as a graph knows them
     Tensor scales = scale.defined() ? reshape(scale, {n}) : scale;
     if (rank == 1) {
         Tensor first = checked_offsets(indices, offsets, options.include_last_offset);
@@ -446,7 +446,7 @@ Tensor embedding_bag(In indices, In weight, const Tensor& offsets, const Embeddi
             bags.indices = narrow(bags.indices, 0, 0, n);
             if (scale.defined()) scales = narrow(scales, 0, 0, n);
         } else if (options.include_last_offset) {
-            after = 1;  // a bag more, of the indices beyond the last offset: how many these are is not to be asked
+            after = 1;  // one bag more, for the indices beyond the last offset: their number must not be read
         }
         bags.count = first.numel();
         bags.bag = bag_of_each(first, n, bags.count);
@@ -501,7 +501,7 @@ std::vector<Tensor> bags_again(const FormCall& x, const BagCall& call) {
     return {out, read_again};
 }
 
-// The bags, and what the rule reads.
+// Returns the types of the bags, and of what the rule reads.
 ResultTypes types_of(const TypeCall& t, const BagCall& a) {
     using namespace types;
     const ValueType &weight = ranked(t[0], 2, 2), &indices = ranked(t[1], 1, 1);

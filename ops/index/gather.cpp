@@ -1,4 +1,4 @@
-// gather, scatter and scatter_add, one position for each element; index_select and index_add, one for each slice.
+// gather, scatter and scatter_add, which take one position for each element; index_select and index_add, which take one for each slice.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -29,8 +29,8 @@ namespace {
 
 using std::int64_t;
 
-// Of the ops with one index tensor, which is saved as it was checked: int64, not negative. In a trace what the op was given is
-// saved, since that is what the graph knows; is_given says so.
+// For ops with one index tensor, which is saved as it was checked: int64, not negative. In a trace the op's own operand is
+// saved, since the graph knows only that; is_given says so.
 struct AlongAttrs {
     int dim;
     bool is_given;
@@ -98,12 +98,12 @@ constexpr int64_t kParallelElements = 32 * 1024;
 struct IndexRow {
     const int64_t* index;
     int64_t n;
-    int64_t x;      // offset in x of what index 0 of the row speaks of
+    int64_t x;      // offset in x of index 0 of the row
     int64_t other;  // offset of the row in the tensor that is read or written beside x
     int64_t place;  // elements of the index before it
 };
 
-// The loops of gather and its kin. Rows that may meet in x, since they differ in the indexed dimension, are in one
+// The loops of gather and its kin. Rows that may meet in x, since they differ in the indexed dimension, form one
 // group, which stays on one thread.
 class ElementLoop {
  public:
@@ -152,8 +152,8 @@ class ElementLoop {
 
 unsigned size_of(const Tensor& t) { return static_cast<unsigned>(itemsize(t.dtype())); }
 
-// The same for the GPU, but for x and the other tensor: dimensions of size 1 left out, and those that are evenly spaced
-// in both made one.
+// Makes the same loops for the GPU, but for x and the other tensor: leaves out dimensions of size 1, and merges those that are evenly
+// spaced in both.
 kernels::ElementArgs element_args(const Tensor& x, int dim, const Shape& sizes, const Shape& other_strides) {
     kernels::ElementArgs args{};
     const Shape x_strides = x.strides();
@@ -196,7 +196,7 @@ void gather_elements(const Tensor& out, const Tensor& x, int dim, const PickedIn
     });
 }
 
-// x at the indices = src, of the index's shape and x's dtype. Of equal indices the last wins.
+// x at the indices = src, of the index's shape and x's dtype. The last of equal indices wins.
 void scatter_elements(const Tensor& x, int dim, const Tensor& index, const Tensor& src) {
     if (on_gpu(x)) {
         if (index.numel() == 0) return;
@@ -217,7 +217,7 @@ void scatter_elements(const Tensor& x, int dim, const Tensor& index, const Tenso
     });
 }
 
-// Undoes it: out = x at the indices, zero but for the last of equal ones; x is 0 there afterwards.
+// Undoes scatter_elements: out = x at the indices, zero but for the last of equal ones; x is 0 there afterwards.
 void take_elements(const Tensor& out, const Tensor& x, int dim, const Tensor& index) {
     if (on_gpu(x)) {
         if (index.numel() == 0) return;
@@ -233,7 +233,7 @@ void take_elements(const Tensor& out, const Tensor& x, int dim, const Tensor& in
     });
 }
 
-// The same of bytes, without a wider copy of x: sums wrap, and those of bools are whether any holds.
+// As add_elements for bytes, without a wider copy of x: sums wrap, and a sum of bools is true if any is.
 void add_bytes(const Tensor& x, int dim, const Tensor& index, const Tensor& values) {
     const ElementLoop loop(index, dim, x.strides(), values.strides());
     const bool is_bool = x.dtype() == bool_;
@@ -248,8 +248,8 @@ void add_bytes(const Tensor& x, int dim, const Tensor& index, const Tensor& valu
     });
 }
 
-// The same of 16-bit floats, which are summed up in float32: part by part along dim, and only those that an index names, so that there is
-// never a wider copy of all of x. The passes over the indices take no longer than one over x. False, and nothing done: there is one part.
+// As add_elements for 16-bit floats, summed in float32: it goes part by part along dim, and only over parts that an index names, so that it
+// never makes a wider copy of all of x. The passes over the indices take no longer than one over x. False, without work done: one part only.
 bool add_in_parts(const Tensor& x, int dim, const Tensor& index, const Tensor& values) {
     constexpr int64_t kPart = 64 * 1024;
     const int64_t size = x.size(dim), others = x.numel() / size;
@@ -305,7 +305,7 @@ void add_elements(const Tensor& x, int dim, const Tensor& index, const Tensor& s
     });
 }
 
-// x at the indices = their products with src, or the larger or smaller of both; x of a dtype that is computed in, src of the same.
+// x at the indices = their products with src, or the larger or smaller of both; x and src have one of the dtypes that are computed in.
 void combine_elements(const Tensor& x, int dim, const Tensor& index, const Tensor& src, kernels::Combine how) {
     if (index.numel() == 0) return;
     if (on_gpu(x)) {
@@ -324,7 +324,7 @@ void combine_elements(const Tensor& x, int dim, const Tensor& index, const Tenso
 
 // --- gather, scatter, scatter_add ------------------------------------------------------------------------------------
 
-// Checks x, dim and index; the dimension wrapped.
+// Checks x, dim and index; returns the wrapped dimension.
 int check_gather(const char* op, const In& x, int dim, const In& index) {
     detail::check_defined(x, op);
     detail::check_defined(index, op);
@@ -338,7 +338,7 @@ int check_gather(const char* op, const In& x, int dim, const In& index) {
     return d;
 }
 
-// src as far as the index goes.
+// Returns the part of src that the index covers.
 Tensor check_source(const char* op, const In& x, const In& index, const In& src) {
     detail::check_defined(src, op);
     detail::check_same_device(op, x.tensor, src.tensor, x.loc);
@@ -364,10 +364,10 @@ Tensor clone_unrecorded(const Tensor& x, const Loc& loc) {
     return x.clone(loc);
 }
 
-// 0-d tensors are handled as one element in one dimension.
+// Handles a 0-d tensor as one element in one dimension.
 Tensor in_1d(const In& x) { return x.tensor.dim() == 1 ? x.tensor : reshape(x, {1}); }
 
-// One element seen as a tensor of this shape.
+// Expands one element to this shape.
 Tensor repeated(const Tensor& one, const Shape& shape) {
     Shape none = shape;
     for (int64_t& stride : none) stride = 0;
@@ -387,7 +387,7 @@ Tensor scatter_values(const In& x, int d, const In& index, const Tensor& values,
 
 // --- Rules -----------------------------------------------------------------------------------------------------------
 
-// The index of the record for what reads its memory, into a tensor of this shape.
+// Returns the record's index for code that reads its memory, into a tensor of this shape.
 Tensor index_to_read(const Backward& b, const Shape& shape) {
     const auto [dim, is_given] = b.attrs<AlongAttrs>();
     return is_given ? checked_index(b.record().op->name, b.saved(0), shape, dim, b.record().loc) : b.saved(0);
@@ -404,7 +404,7 @@ void gather_rule(Backward& b) {
     }
 }
 
-// src gets the gradient where it was the last to be written; what was overwritten in x gets none.
+// src gets the gradient where it was the last to be written; overwritten elements of x get none.
 void scatter_rule(Backward& b) {
     const int dim = b.attrs<AlongAttrs>().dim;
     Tensor index = b.saved(0);
@@ -422,7 +422,7 @@ void scatter_rule(Backward& b) {
     if (b.needs(2)) {
         const Tensor numbers = reshape(arange(index.numel(), {int64, g.device()}), index.shape());
         const Tensor none = gradient_ops::zeros(g.shape(), int64, g.device());
-        const Tensor last = scatter(none, dim, index, numbers);  // of those that are written to each place
+        const Tensor last = scatter(none, dim, index, numbers);  // the last one written to each place
         b.give(2, where(eq(gather(last, dim, index), numbers), gather(g, dim, index), 0));
     }
 }
@@ -432,7 +432,7 @@ void scatter_add_rule(Backward& b) {
     if (b.needs(2)) b.give(2, gather(b.grad(), b.attrs<AlongAttrs>().dim, b.saved(0)));
 }
 
-// The slices of a tensor of this shape and these strides at the positions along d.
+// Returns the slices of a tensor of this shape and these strides at the positions along d.
 Region slices(Shape sizes, Shape strides, int d) {
     const int64_t stride = strides.raw(d);
     sizes.erase(d);
@@ -520,7 +520,7 @@ ScatterReduce reduce_of(const char* op, const char* given, const Loc& loc) {
     fail<ValueError>(loc, "{}: reduce is \"sum\", \"prod\", \"mean\", \"amax\" or \"amin\", not \"{}\"", op, word);
 }
 
-// What combining with it changes nothing; of a dtype that is computed in.
+// Returns the identity of the combination, in a dtype that is computed in.
 Scalar identity_of(ScatterReduce how, DType dtype) {
     if (how == ScatterReduce::sum || how == ScatterReduce::mean) return 0;
     if (how == ScatterReduce::prod) return 1;
@@ -530,10 +530,10 @@ Scalar identity_of(ScatterReduce how, DType dtype) {
     return is_lowest ? INT64_MIN : INT64_MAX;
 }
 
-// Counts and shares of 16-bit floats are computed in this.
+// Returns the dtype in which counts and shares of 16-bit floats are computed.
 DType counted_in(DType dtype) { return kernels::stored_as(kernels::compute_of(dtype)); }
 
-// How many elements are combined at each place of a tensor of this shape, 1 at least.
+// Returns the number of elements combined at each place of a tensor of this shape, 1 at least.
 Tensor counts_of(const Shape& shape, const ScatterReduceAttrs& attrs, const Tensor& index, DType dtype) {
     Tensor counts = attrs.include_self ? gradient_ops::ones(shape, dtype, index.device()) : gradient_ops::zeros(shape, dtype, index.device());
     counts.scatter_add_(attrs.dim, index, expand(gradient_ops::ones({}, dtype, index.device()), index.shape()));
@@ -546,7 +546,7 @@ void check_order(const Tensor& x, const ScatterReduceAttrs& attrs, const Loc& lo
     }
 }
 
-// Writes into out, of a dtype that is computed in; of a mean only the sums.
+// Writes into out, of a dtype that is computed in; for a mean only the sums.
 void reduce_into(Tensor& out, const Tensor& index, const Tensor& values, const ScatterReduceAttrs& attrs, const Loc& loc) {
     const DType dtype = out.dtype();
     if (!attrs.include_self) {
@@ -576,7 +576,7 @@ Tensor scatter_reduced(const Tensor& x, const Tensor& index, const Tensor& src, 
     return out.to(x.dtype());
 }
 
-// The gradients of x and of src where the results are products: the product of the others, by division; a single 0 among them is
+// Gives the gradients of x and of src for products: the product of the others, by division; a single 0 among them is
 // left out of the product instead.
 void scatter_prod_rule(Backward& b, const ScatterReduceAttrs& attrs) {
     const Tensor g = b.grad(), index = b.saved(0), x = b.saved(1), src = b.saved(2), out = b.saved(3);
@@ -589,9 +589,9 @@ void scatter_prod_rule(Backward& b, const ScatterReduceAttrs& attrs) {
     if (!b.needs(2)) return;
     const Tensor is_zero = eq(src, 0);
     const Tensor none = gradient_ops::zeros(x.shape(), src.dtype(), src.device());
-    // Among the elements of src that have the same place.
+    // Counts zeros among the elements of src that have the same place.
     const Tensor zeros = gather(scatter_add(none, attrs.dim, index, is_zero.to(src.dtype())), attrs.dim, index);
-    // A graph is of first derivatives, unless the program asks for more.
+    // A graph has first derivatives only, unless the program asks for more.
     if (b.recording() && !detail::is_tracing() && logical_and(gt(zeros, 1), is_zero).any().item<bool>()) {
         fail<ValueError>(b.record().loc, "scatter_reduce: the second derivative of \"prod\" is not there where several zeros meet");
     }
@@ -607,7 +607,7 @@ void scatter_extreme_rule(Backward& b, const ScatterReduceAttrs& attrs) {
     if (!attrs.include_self) of_x = scatter(of_x, attrs.dim, index, 0);
     const Tensor of_src = eq(src, gather(out, attrs.dim, index)).to(of_x.dtype());
     const Tensor counts = scatter_add(of_x, attrs.dim, index, of_src);
-    const Tensor share = g.to(counts.dtype()) / counts;  // given in the dtypes of x and src
+    const Tensor share = g.to(counts.dtype()) / counts;  // it is given in the dtypes of x and src
     if (b.needs(0)) b.give(0, of_x * share);
     if (b.needs(2)) b.give(2, of_src * gather(share, attrs.dim, index));
 }
@@ -636,7 +636,7 @@ Tensor scatter_reduce_as(const char* op, const In& x, Dim dim, const In& index, 
     }
     const Tensor checked = checked_index(op, index.tensor, x.tensor.shape(), d, x.loc);
     const Tensor out = scatter_reduced(x.tensor, checked, values, attrs, x.loc);
-    const Tensor& kept = kept_index(index.tensor, checked);  // the rule hands it on to ops that check it
+    const Tensor& kept = kept_index(index.tensor, checked);  // the rule passes it to ops that check it
     if (attrs.how == ScatterReduce::sum || attrs.how == ScatterReduce::mean) {
         record(scatter_reduce_op, x.loc, {&x.tensor, &index.tensor, &values}, out, {&kept}, attrs);
     } else {
@@ -645,7 +645,7 @@ Tensor scatter_reduce_as(const char* op, const In& x, Dim dim, const In& index, 
     return out;
 }
 
-// Without a copy of all of self, where what is written is what it holds; false, and nothing done, elsewhere.
+// Works without a copy of all of self if self can hold the result; else returns false, without work done.
 bool reduce_in_place(Tensor& self, Dim dim, const In& index, const In& src, const char* reduce, bool include_self) {
     constexpr const char* op = "scatter_reduce_";
     const Loc& loc = index.loc;
@@ -672,7 +672,7 @@ Tensor scatter_reduce(In x, Dim dim, In index, In src, const char* reduce, Flag 
 
 namespace {
 
-// Checks x, dim and index; the dimension wrapped.
+// Checks x, dim and index; returns the wrapped dimension.
 int check_slices(const char* op, const In& x, int dim, const In& index) {
     detail::check_defined(x, op);
     detail::check_defined(index, op);
@@ -682,14 +682,14 @@ int check_slices(const char* op, const In& x, int dim, const In& index) {
     return d;
 }
 
-// A tensor of no dimensions is taken for one of a single element.
+// Takes a 0-d tensor as one of a single element.
 Tensor line_of(const In& x) { return x->rank == 0 ? reshape(x, {1}) : x.tensor; }
 bool has_no_dimensions(const char* op, const In& x, const In& index) {
     detail::check_defined(x, op);
     detail::check_defined(index, op);
     return x->rank == 0 || index->rank == 0;
 }
-// Of a 0-d x there is one slice, and the index names it once.
+// A 0-d x has one slice, and the index names it once.
 void check_one_slice(const char* op, const In& x, int dim, const In& index) {
     detail::wrap_dim(dim, x.tensor.dim(), op, x.loc);
     if (x->rank == 0 && (index->rank > 1 || index->numel != 1)) {
@@ -697,7 +697,7 @@ void check_one_slice(const char* op, const In& x, int dim, const In& index) {
     }
 }
 
-// The same, and src.
+// Checks these, and src.
 int check_index_add(const char* op, const In& x, int dim, const In& index, const In& src) {
     const int d = check_slices(op, x, dim, index);
     detail::check_defined(src, op);
@@ -756,11 +756,11 @@ Tensor index_add(In x, Dim dim, In index, In src, Scalar alpha) {
 
 namespace {
 
-// A graph is made: what no gradient flows through is to be told too.
+// True while a graph is made: it must be told of ops without gradients, too.
 bool is_told_parts() noexcept { return detail::is_tracing() && detail::is_watched(); }
 
-// Whether a position along d is one of the index: of size 1 in x's other dimensions. An index of no dimensions is one position, and x
-// of none has one.
+// True for positions along d that are in the index: of size 1 in x's other dimensions. A 0-d index is one position, and a 0-d x
+// has one.
 Tensor named_slices(const char* op, const In& x, Dim dim, const In& index) {
     detail::check_defined(x, op);
     detail::check_defined(index, op);
@@ -827,7 +827,7 @@ Tensor& Tensor::scatter_reduce_(Dim dim, const Tensor& index, const Tensor& src,
     if (!is_recorded && !is_told_parts() && reduce_in_place(*this, dim, In(index, loc), In(src, loc), reduce, include_self)) {
         return *this;
     }
-    // Its rule reads what it combines as it was before.
+    // The rule reads the old values.
     const Tensor old = is_recorded ? copy_before_write(*this, loc) : *this;
     const Tensor values = is_recorded && src.shares_storage(*this) ? copy_before_write(src, loc) : src;
     return copy_(scatter_reduce_as("scatter_reduce_", In(old, loc), dim, In(index, loc), In(values, loc), reduce, include_self), loc);
@@ -842,7 +842,7 @@ Tensor Tensor::index_fill(Dim dim, const Tensor& index, const Tensor& value, Loc
 Tensor& Tensor::index_fill_(Dim dim, const Tensor& index, Scalar value, Loc loc) {
     const In x(*this, loc), places(index, loc);
     const bool has_dims = impl_ && impl_->rank > 0 && index.defined() && index.dim() > 0;
-    if (has_dims && !is_told_parts() && !recording(loc, {this})) {  // the slices alone are touched
+    if (has_dims && !is_told_parts() && !recording(loc, {this})) {  // only the slices are touched
         const CallerScope caller(loc);
         detail::check_defined(x, "index_fill_");
         detail::check_defined(places, "index_fill_");
@@ -860,14 +860,14 @@ Tensor Tensor::index_add(Dim dim, const Tensor& index, const Tensor& src, Scalar
 
 namespace {
 
-// What an op that copies x, changes the copy by `write(copy, index, values)` and records {x, index, values} does in x itself.
-// `checked` is the index as the record keeps it; number: what the values repeat, or undefined.
+// Does in x itself what an op does that copies x, changes the copy by `write(copy, index, values)` and records {x, index, values}.
+// `checked` is the index as the record keeps it; number: the number that the values repeat, or undefined.
 template <class Write>
 void write_in_place(const OpInfo& op, const In& self, int d, Tensor index, Tensor checked, const Tensor& values, const Write& write,
                     const Tensor& number = {}) {
     Tensor x = self.tensor;
     check_in_place(op.name, x, {&values}, self.loc);
-    Tensor copy;  // of values that are overwritten while they are read
+    Tensor copy;  // copy of values that are overwritten while they are read
     if (values.shares_storage(x)) copy = copy_before_write(values, self.loc);
     if (checked.shares_storage(x)) checked = clone_unrecorded(checked, self.loc);
     if (detail::is_tracing() && index.shares_storage(x)) index = copy_before_write(index, self.loc);
@@ -938,7 +938,7 @@ Tensor scatter_again(const FormCall& x, int dim) {
     return scatter(x[0], dim, x[1], x[2]);
 }
 
-// The same into `out`, where x may lie already: then what the index picks alone is written. What is to be refused is left to scatter().
+// Scatters into `out`, where x may lie already: then only the picked elements are written. Calls to be refused are left to scatter().
 bool scatter_into(const FormCall& x, const Tensor& out) {
     if (x.count < 3) return false;
     const Tensor &self = x[0], &index = x[1], &src = x[2];
@@ -991,7 +991,7 @@ ValueType scattered(const TypeCall& t, int dim, bool may_be_number) {
     return x;
 }
 
-// How many slices are named; a number without dimensions has one.
+// Returns the number of slices that are named; a number without dimensions names one.
 SymInt count_of(const ValueType& x, const ValueType& index) {
     const SymInt count = types::ranked(index, 0, 1).rank() == 0 ? SymInt(1) : index.shape[0];
     types::need(x.rank() > 0 || may_equal(count, 1), "a 0-d tensor has one slice");

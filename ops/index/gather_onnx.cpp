@@ -1,4 +1,4 @@
-// How gather.cpp, mask.cpp, embedding.cpp, embedding_bag.cpp and index.cpp are written as ONNX.
+// Writes gather.cpp, mask.cpp, embedding.cpp, embedding_bag.cpp and index.cpp as ONNX.
 #include <cmath>
 
 #include "tapir/ops/elementwise/mask.h"
@@ -22,14 +22,14 @@ OnnxValue gather_of(const OnnxCall& x) {
     if (x.rank() == 0) return x.reshape(x.expand(x.reshape(full_value(x, 0), {1}), {1}), x.result_shape());
     const int dim = x.small("dim");
     OnnxValue source = x[0];
-    for (int d = 0; d < x.rank(); ++d) {  // operators want the other dimensions to be of one size
+    for (int d = 0; d < x.rank(); ++d) {  // operators need the other dimensions to have equal sizes
         const SymInt size = x.shape(1)[d];
         if (d != dim && !(size == x.shape()[d])) source = x.slice(source, d, 0, size);
     }
     return x.node("GatherElements", {source, x.cast(full_value(x, 1), int64)}, {{"axis", dim}});
 }
 
-// What is scattered: as the index, of the result's dtype.
+// Returns the values to scatter: of the index's shape and the result's dtype.
 OnnxValue scattered(const OnnxCall& x) {
     OnnxValue source = x[2].is_number() ? x.scalar(x[2].number(), x.result_dtype()) : x.as_result(2);
     if (x.rank(2) == 0 && x.rank(1) > 0) return x.expand(source, x.shape(1));
@@ -50,7 +50,7 @@ OnnxValue scatter(const OnnxCall& x, const OnnxValue& self, const OnnxValue& sou
     return x.reshape(x.node("ScatterElements", {x.reshape(self, {1}), one_index, one}, attributes), OnnxSizes{});
 }
 
-// The largest or smallest of what goes to each place, `least` where nothing does: in opset 17 of all pairs of places and elements.
+// Returns the largest or smallest of the elements for each place, `least` if there are none: opset 17 compares all pairs of places and elements.
 OnnxValue extreme_scattered(const OnnxCall& x, const OnnxValue& self, OnnxValue source, bool largest, const OnnxValue& least) {
     if (x.opset() >= 18) return scatter(x, self, source, largest ? "max" : "min");
     const int dim = x.small("dim"), rank = x.rank();
@@ -99,7 +99,7 @@ OnnxValue scatter_reduce_of(const OnnxCall& x) {
     return extreme_scattered(x, begun(least), source, largest, least);
 }
 
-// source goes to whole rows of `dim`.
+// Adds source to whole rows of `dim`.
 OnnxValue index_add_of(const OnnxCall& x) {
     const int dim = x.small("dim");
     const OnnxValue index = x.reshape(x.cast(full_value(x, 1), int64), {x.rank(1) == 0 ? SymInt(1) : x.shape(1)[0]});
@@ -135,7 +135,7 @@ OnnxValue one_hot_of(const OnnxCall& x) {
     return x.rank() == 0 ? x.squeeze(y, {0}) : y;
 }
 
-// Of the table, the rows, the bag that each row goes to, and weights of the rows.
+// Takes the table, the rows, the bag that each row goes to, and weights of the rows.
 OnnxValues embedding_bag_of(const OnnxCall& x) {
     const std::string mode = x.choice("mode");
     const SymInt bags = x.size("num_bags"), width = x.shape(0)[1];
@@ -162,7 +162,7 @@ OnnxValues embedding_bag_of(const OnnxCall& x) {
     return {sums * shares, shares};
 }
 
-// Elements of a region of x in row-major order: strides, and for one dimension, `at`, positions times a scale.
+// Returns places of elements of a region of x in row-major order: strides, and for one dimension, `at`, positions times a scale.
 OnnxValue region_places(const OnnxCall& x, const OnnxValue& positions, const OnnxSizes& shape, int positions_rank) {
     const auto strides = x.integers("strides");
     const int at_dim = x.small("at");
@@ -184,7 +184,7 @@ OnnxValue index_of(const OnnxCall& x) {
     const OnnxValue places = region_places(x, x.cast(full_value(x, 1), int64), x.result_shape(), x.rank(1));
     return x.gather(x.reshape(x[0], {numel(x.shape())}), places, 0);
 }
-// value (of the region's shape) goes to its places in a flat `whole`.
+// Puts value (of the region's shape) at its places in a flat `whole`.
 OnnxValue put(const OnnxCall& x, const OnnxValue& whole, const OnnxValue& positions, int positions_rank, const OnnxValue& value,
               const OnnxSizes& region, bool adds) {
     const OnnxValue places = x.node("Reshape", {region_places(x, positions, region, positions_rank), x.ints({-1})});

@@ -1,8 +1,8 @@
 // x[...], x.index({...}) and x.index_put_({...}, value).
 //
-// An index is worked out into a Region: sizes, strides and an offset, as for a view, and, where tensors are among the
-// indices, one table of positions made of all of them. Where NumPy and PyTorch put the dimensions of index tensors in
-// different places (integers between index tensors), it is as in PyTorch: integers select first.
+// An index is resolved to a Region: sizes, strides and an offset, as for a view, and, if tensors are among the
+// indices, one table of positions made of all of them. NumPy and PyTorch sometimes put the dimensions of index tensors in
+// different places (integers between index tensors): this follows PyTorch, where integers select first.
 #include <algorithm>
 
 #include "tapir/autograd/op_form.h"
@@ -75,7 +75,7 @@ TAPIR_OP(index_put_add, index_put_add_rule, "Adds to what an index picks.",
 
 namespace {
 
-// What index_place() is called with.
+// The arguments of index_place().
 struct PlaceCall {
     Shape whole;
     Region region{};
@@ -84,12 +84,12 @@ struct PlaceCall {
 struct Plan {
     Region region;
     Tensor positions;      // undefined: the region is a view
-    PickedIndex picked{};  // instead, to be checked by the kernel that reads them first; `positions` are the checked ones
+    PickedIndex picked{};  // used instead if the kernel that reads them first checks them; `positions` are then the checked ones
 };
 
 class Planner {
  public:
-    // to_read: what is done first with the region is to read it.
+    // to_read: the region is read first.
     Planner(const TensorImpl* x, const Shape& strides, bool to_read, const Loc& loc) : x_(x), strides_(strides), to_read_(to_read), loc_(loc) {}
 
     Plan make(const Index* indices, std::size_t count) {
@@ -106,7 +106,7 @@ class Planner {
         if (!expanded) keep(whole);
         if (!positions_.defined()) return {plan_.region, {}};
         plan_.region.at = is_split_ || at_ < 0 ? 0 : at_;
-        plan_.region.shape(positions_.shape());  // throws where there are more than 8 dimensions
+        plan_.region.shape(positions_.shape());  // throws if there are more than 8 dimensions
         plan_.positions = std::move(positions_);
         return std::move(plan_);
     }
@@ -114,7 +114,7 @@ class Planner {
  private:
     const char* op() const { return to_read_ ? "index" : "index_put_"; }
 
-    // How many of x's dimensions the indices speak of.
+    // Returns how many of x's dimensions the indices cover.
     int dims_taken(const Index* indices, std::size_t count) {
         int taken = 0, ellipses = 0;
         for (std::size_t i = 0; i < count; ++i) {
@@ -187,13 +187,13 @@ class Planner {
         }
     }
 
-    // A tensor of the CPU may be an index into tensors of any device.
+    // Lets a CPU tensor be an index into tensors of any device.
     Tensor on_device_of_x(const Tensor& t) const {
         const detail::UnrecordedPartsOf parts(loc_);
         return t.device() == cpu ? t.to(x_->device, /*non_blocking=*/false, loc_) : t;
     }
 
-    // Multiplied by the stride, or, where there are no others, with the stride as the region's scale.
+    // Multiplies by the stride, or, if there are no others, makes the stride the region's scale.
     Tensor add_integers(const Tensor& t) {
         if (t.device() != cpu) detail::check_same_device(op(), t, detail::alias(x_), loc_);
         const int64_t stride = strides_.raw(dim_);
@@ -233,11 +233,11 @@ class Planner {
     int tensors_ = 0;  // among the indices
     Tensor positions_;
     int dim_ = 0;            // the next dimension of x
-    int at_ = -1;            // where the index tensors stand among the other dimensions
+    int at_ = -1;            // position of the index tensors among the other dimensions
     bool is_split_ = false;  // they stand in several places
 };
 
-// A graph is made of what runs: see index_traced.cpp.
+// True if a graph is traced: see index_traced.cpp.
 bool is_traced() noexcept { return detail::is_tracing() && detail::is_watched(); }
 
 Plan make_plan(const Tensor& x, const Index* indices, std::size_t count, bool to_read, const Loc& loc) {
@@ -245,7 +245,7 @@ Plan make_plan(const Tensor& x, const Index* indices, std::size_t count, bool to
     return Planner(x.impl(), strides, to_read, loc).make(indices, count);
 }
 
-// The same in a contiguous tensor of x's shape: what a rule needs.
+// Returns the plan for a contiguous tensor of x's shape, which a rule needs.
 Plan contiguous_plan(const Plan& plan, const Tensor& x, const Index* indices, std::size_t count, const Loc& loc) {
     if (x.is_contiguous()) return plan;
     const Shape strides = contiguous_strides(x.impl());
@@ -301,7 +301,7 @@ void index_rule(Backward& b) {
     }
 }
 
-// What the region of a contiguous g holds, recorded.
+// Returns the region of a contiguous g, recorded.
 Tensor taken(const Tensor& g, const Plan& plan, const Loc& loc) {
     if (!plan.positions.defined()) return record_part(In(g, loc), view_of(g, plan.region), part_of(plan.region));
     Tensor out = read(g, plan, loc);
@@ -313,7 +313,7 @@ void index_place_rule(Backward& b) { b.give(0, taken(contiguous(b.grad()), {b.at
 
 // --- Writing ---------------------------------------------------------------------------------------------------------
 
-// value: broadcasts to the region's shape; does not overlap with self; may be a number on the CPU.
+// value: broadcasts to the region's shape; does not overlap self; may be a number on the CPU.
 void write(const Tensor& self, const Plan& plan, const Tensor& value, const Loc& loc) {
     if (!plan.positions.defined()) {
         const detail::CallLine call(loc);
@@ -335,7 +335,7 @@ void record_put(const OpInfo& op, const Tensor& self, const Plan& plan, const Te
     }
 }
 
-// packed: the plan for a contiguous tensor of self's shape, to which is added where self is none.
+// packed: the plan for a contiguous tensor of self's shape, which is added to if self is not contiguous.
 void add_at(const Tensor& self, const Plan& plan, const Plan& packed, const Tensor& value, const Loc& loc) {
     const detail::UnrecordedPartsOf parts(loc);
     const Tensor there = value.to(self.device(), self.dtype(), false, loc);
@@ -350,14 +350,14 @@ void add_at(const Tensor& self, const Plan& plan, const Plan& packed, const Tens
     copy_elements(self, whole);
 }
 
-// The values get the gradient of what they were added to.
+// The values get the gradient of the elements that they were added to.
 void index_put_add_rule(Backward& b) {
     const Plan plan{b.attrs<Region>(), b.record().saved_count ? b.saved(0) : Tensor()};
     if (b.needs(1)) b.give(1, taken(contiguous(b.grad()), plan, b.record().loc));
     if (b.needs(0)) b.give(0, b.grad());
 }
 
-// An index that is the tensor itself must not change while it is read.
+// Copies an index that shares memory with the tensor: it must not change while it is read.
 void keep_positions(Plan& plan, const Tensor& self, const Loc& loc) {
     if (!plan.positions.defined() || !plan.positions.shares_storage(self)) return;
     const detail::UnrecordedPartsOf parts(loc);
@@ -385,32 +385,32 @@ void index_put(Tensor& self, const Index* indices, std::size_t count, const Tens
     if (detail::thread.observed || accumulate) saved = contiguous_plan(plan, self, indices, count, loc);
     keep_positions(plan, self, loc);
     keep_positions(saved, self, loc);
-    Tensor copy;  // of a value that is overwritten with its own tensor; on the tape it stands for the value
+    Tensor copy;  // copy of a value that is overwritten with its own tensor; on the tape it stands for the value
     if (value.shares_storage(self)) copy = copy_before_write(value, loc);
     const Tensor& source = copy.defined() ? copy : value;
     TensorImpl* impl = self.impl();
     const bool is_current = impl->node_version == impl->storage->version;
     accumulate ? add_at(self, plan, saved, source, loc) : write(self, plan, source, loc);
-    if (is_current) impl->node_version = impl->storage->version;  // a part of it may have been written to as a view
+    if (is_current) impl->node_version = impl->storage->version;  // a view may have written to a part of it
     mark_written(self, loc);
     if (detail::thread.observed) record_put(accumulate ? index_put_add_op : index_put_op, self, saved, source, loc);
 }
 
-// Its first tensors may be indices and numbers of the CPU, so the log is told where it works.
+// The first tensors may be indices and numbers of the CPU, so this tells the log on which device it works.
 void begin_index_put(const Tensor& self, const Loc& loc) {
     detail::check_defined(In(self, loc), "index_put_");
     if (detail::watching_ops) [[unlikely]]
         detail::log_placement(self.impl());
 }
 
-// 1 where a value was the last to be written to its position, else 0; undefined where all were.
+// Returns 1 where a value was the last to be written to its position, else 0; undefined if all were.
 Tensor last_writers(const Plan& plan, const Shape& whole, const Tensor& like) {
     if (!plan.positions.defined()) return {};
     const detail::UnrecordedParts parts;
     const Tensor ones = gradient_ops::ones(whole, uint8, like.device());
     Tensor kept = detail::make_empty(plan.region.shape(plan.positions.shape()), uint8, like.device(), Loc{});
     take_region(kept, ones.impl(), plan.region, plan.positions);
-    if (on_gpu(kept) || detail::is_tracing()) {  // to look would be to wait
+    if (on_gpu(kept) || detail::is_tracing()) {  // reading it would wait
         kept = kept.to(like.dtype());
         kept.impl()->trace = 0;  // positions in a record are older than the trace
         return kept;
@@ -436,7 +436,7 @@ void recorded_index_put_rule(Backward& b, const Plan& plan) {
     }
 }
 
-// The values get the region's gradient, and what was overwritten gets none. A tensor that is filled piece by piece has
+// The values get the region's gradient, and overwritten elements get none. A tensor that is filled piece by piece has
 // many such records, so the gradient is changed in place and passed on.
 void index_put_rule(Backward& b) {
     const Plan plan{b.attrs<Region>(), b.record().saved_count ? b.saved(0) : Tensor()};
@@ -473,7 +473,7 @@ Tensor number_of(Scalar value, DType dtype, const Loc& loc) {
     detail::check_fits("index_put_", value, dtype, loc);
     Tensor number = detail::make_empty({}, dtype, tapir::cpu, loc);
     detail::store(dtype, number.raw_data(), value);
-    number.impl()->trace = 0;  // the program's own
+    number.impl()->trace = 0;  // the number belongs to the program, not to the trace
     return number;
 }
 
@@ -554,7 +554,7 @@ Tensor Tensor::index_put(const std::vector<Index>& indices, Scalar value, Flag a
 
 namespace {
 
-// Of a contiguous tensor of the input's shape, as rules know it. What the program indexes is in a graph as the ops of
+// Describes a contiguous tensor of the input's shape, as rules know it. A graph has the program's indexing as the ops of
 // index_traced.cpp.
 void region_fields(Fields& f, Region& a) {
     f("sizes", a.sizes)("strides", a.strides)("offset", a.offset)("at", a.at)("scale", a.scale)("distinct", a.distinct);
@@ -573,7 +573,7 @@ Tensor place_again(const FormCall& x, const PlaceCall& call) {
     return index_place(contiguous(x[0]), call.whole, call.region, x[1], loc);
 }
 
-// Of self and the value, and positions where there are any.
+// Takes self and the value, and positions if there are any.
 Tensor put_again(const OpInfo& op, const FormCall& x, const Region& region) {
     const Loc loc = Loc::current();
     check_region(op.name, x[0].numel(), region, x.count > 2 ? x[2] : Tensor());
@@ -591,7 +591,7 @@ Tensor put_again(const OpInfo& op, const FormCall& x, const Region& region) {
     return out;
 }
 
-// The region's shape, with the positions' in it where operand i is there to hold them.
+// Returns the region's shape, with the positions' in it if operand i holds them.
 std::vector<SymInt> picked_by(const TypeCall& t, const Region& region, int i) {
     std::vector<SymInt> shape = t.sizes("sizes");
     if (i >= t.count) return shape;

@@ -1,6 +1,6 @@
-// Indexing as ops that a graph holds. What index.cpp keeps, positions in memory, is nothing that a graph can know: here each index
+// Indexing as ops that a graph holds. A graph cannot know positions in memory, which index.cpp keeps: here each index
 // is an op of its own. Integers, slices, None and 0-d tensors come first and leave a view, or slices of one, and the number of the
-// dimension that each other tensor speaks of; a mask makes one dimension of those that it covers, and speaks of its positions in
+// dimension that each other tensor indexes; a mask makes one dimension of those that it covers, and indexes its positions in
 // it.
 #include <vector>
 
@@ -66,7 +66,7 @@ class Picker {
     enum class Way { select, slice, reshape, pick };
     struct Step {
         Way way;
-        Tensor before;  // what it was taken from
+        Tensor before;  // the tensor that it was taken from
         int dim = 0;
         int64_t index = 0;
         Slice range = {};
@@ -134,10 +134,10 @@ class Picker {
         const Tensor& t = at_[static_cast<std::size_t>(d)];
         return t.dtype() == bool_ ? select(nonzero(t), 1, 0) : t;
     }
-    // One index tensor speaks of its own dimension; several of the first of `lines`, which is made of theirs.
+    // One index tensor indexes its own dimension; several index the first of `lines`, which is made of theirs.
     int line_dim() const { return indexed_.rank() == 1 ? static_cast<int>(indexed_.raw(0)) : 0; }
 
-    // Along line_dim().
+    // Returns the positions along line_dim().
     Tensor positions() const {
         if (indexed_.rank() == 1) return index_of(static_cast<int>(indexed_.raw(0)));
         Tensor sum;
@@ -155,7 +155,7 @@ class Picker {
         return sum;
     }
 
-    // The dimensions that several tensors speak of as the first.
+    // Returns the view with the dimensions that several tensors index as the first.
     Tensor lines() const {
         if (indexed_.rank() == 1) return view_;
         Shape shape(1);
@@ -180,7 +180,7 @@ class Picker {
         return permute(reshape(lines, shape), back);
     }
 
-    // Where the positions' dimensions are in the result.
+    // Returns the place of the positions' dimensions in the result.
     int place() const {
         const int first = static_cast<int>(indexed_.raw(0)), last = static_cast<int>(indexed_.raw(indexed_.rank() - 1));
         return last - first + 1 == indexed_.rank() ? first : 0;
@@ -196,7 +196,7 @@ class Picker {
         for (const int64_t d : others_) shape.push_back(size(static_cast<int>(d)));
         return shape;
     }
-    // The positions' dimensions, from the front to their place.
+    // Moves the positions' dimensions from the front to their place.
     Tensor placed(const Tensor& t, int dims) const {
         if (place() == 0) return t;
         Dims order;
@@ -219,7 +219,7 @@ class Picker {
         return value.shape() == view_.shape() ? value : expand(value, view_.shape());
     }
 
-    // The mask, beside the dimensions that come after the one that it speaks of.
+    // Returns the mask, beside the dimensions that come after the one that it indexes.
     Tensor mask_of_lines() const {
         Shape shape(size(line_dim()));
         for (int d = line_dim() + 1; d < view_.dim(); ++d) shape.push_back(1);
@@ -227,7 +227,7 @@ class Picker {
     }
 
     Tensor written(const Tensor& value, bool accumulate) const {
-        const bool is_masked = mask_.defined() && indexed_.rank() == 1;  // how many positions there are differs from run to run
+        const bool is_masked = mask_.defined() && indexed_.rank() == 1;  // the number of positions differs from run to run
         const int after = view_.dim() - 1 - line_dim();
         if (is_masked && (value.dim() <= after || value.size(value.dim() - 1 - after) == 1)) {
             return where(mask_of_lines(), accumulate ? view_ + value : value, view_);
@@ -244,7 +244,7 @@ class Picker {
             values = reshape(values, flat);
         }
         const Tensor place = in_one_dim(positions);
-        if (is_masked && !accumulate) {  // no two positions are the same
+        if (is_masked && !accumulate) {  // all positions differ
             return index_add(where(mask_of_lines(), 0, view_), line_dim(), place, values);
         }
         const Tensor lines = this->lines();
@@ -262,7 +262,7 @@ class Picker {
 
     Tensor x_, view_;
     std::vector<Step> steps_;
-    std::vector<Tensor> at_;  // of each dimension of the view, the tensor that speaks of it
+    std::vector<Tensor> at_;  // for each dimension of the view, the tensor that indexes it
     Dims indexed_, others_;
     Tensor mask_;  // as one dimension; the last of several
 };

@@ -7,7 +7,7 @@ namespace {
 
 using i64 = std::int64_t;
 
-// Calls body with a pointer type's element: an unsigned integer of that size.
+// Calls body with an element of a pointer type: an unsigned integer of that size.
 template <class Body>
 void by_size(unsigned size, const Body& body) {
     switch (size) {
@@ -42,7 +42,7 @@ template <class T>
 void choose(i64 n, const std::uint8_t* mask, i64 mask_step, const T* a, i64 a_step, const T* b, i64 b_step, T* to) {
     if (mask_step == 1 && a_step == 1 && b_step == 1) {
 #pragma omp simd
-        for (i64 i = 0; i < n; ++i) {  // both sides are read, so that the loop has no branch
+        for (i64 i = 0; i < n; ++i) {  // reads both sides, so that the loop has no branch
             const T x = a[i], y = b[i];
             to[i] = mask[i] ? x : y;
         }

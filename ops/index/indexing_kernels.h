@@ -1,4 +1,4 @@
-// The loops of indexing: one run of elements at a time; dimensions, checks and dtypes are the callers' matter.
+// The loops of indexing: one run of elements at a time; callers handle dimensions, checks and dtypes.
 // Elements are told apart by their size in bytes (1, 2, 4 or 8) unless they are added. Steps are in elements.
 #pragma once
 
@@ -15,17 +15,17 @@ TAPIR_CPU_KERNEL(choose_run,
                  void(unsigned size, std::int64_t n, const std::uint8_t* mask, std::int64_t mask_step, const void* a, std::int64_t a_step,
                       const void* b, std::int64_t b_step, void* to))
 
-// Elements at computed positions: number i is at index[i] * stride + i * step.
+// These handle elements at computed positions: number i is at index[i] * stride + i * step.
 
 /// to[i] = from[position(i)]
 TAPIR_CPU_KERNEL(gather_run,
                  void(unsigned size, std::int64_t n, void* to, const void* from, const std::int64_t* index, std::int64_t stride, std::int64_t step))
-/// to[position(i)] = from[i], in order: of equal positions the last wins.
+/// to[position(i)] = from[i], in order: the last of equal positions wins.
 TAPIR_CPU_KERNEL(scatter_run,
                  void(unsigned size, std::int64_t n, void* to, const std::int64_t* index, std::int64_t stride, std::int64_t step, const void* from,
                       std::int64_t from_step))
-/// Takes back what scatter_run wrote: from the last to the first, to[i] = from[position(i)], which becomes 0. So of
-/// equal positions the last gets the value, the others 0.
+/// Reverts scatter_run: from the last to the first, to[i] = from[position(i)], which becomes 0. So the last of
+/// equal positions gets the value, the others 0.
 TAPIR_CPU_KERNEL(take_run,
                  void(unsigned size, std::int64_t n, void* to, void* from, const std::int64_t* index, std::int64_t stride, std::int64_t step))
 /// to[position(i)] += from[i], in order.
@@ -39,25 +39,25 @@ TAPIR_CPU_KERNEL(scatter_combine_run,
 /// to[i] += from[i]
 TAPIR_CPU_KERNEL(add_run,
                  void(tapir::kernels::Compute type, std::int64_t n, void* to, std::int64_t to_step, const void* from, std::int64_t from_step))
-/// The smallest and the largest of n > 0 indices.
+/// Finds the smallest and the largest of n > 0 indices.
 TAPIR_CPU_KERNEL(index_range, void(const std::int64_t* index, std::int64_t n, std::int64_t* low, std::int64_t* high))
 
 namespace tapir::kernels {
 
-/// Indices as a kernel of the GPU gets them.
+/// Indices as a GPU kernel gets them.
 struct IndexSource {
     const void* data;            // contiguous
     DType dtype = DType::int64;  // or int32
-    // Whether they are int64, not negative and in range. If not, the kernel that reads them finds out, and writes what
-    // they should be to `checked`; see Note [Errors of a stream] in cuda/context.h.
+    // True if they are int64, not negative and in range. If not, the kernel that reads them checks them, and writes
+    // the corrected ones to `checked`; see Note [Errors of a stream] in cuda/context.h.
     bool is_checked = true;
     std::int64_t* checked = nullptr;
-    int dim = 0;           // what they index: this dimension,
+    int dim = 0;           // they index this dimension,
     Shape shape{};         // of a tensor of this shape
     bool from_end = true;  // negative ones count from the end; else they are out of range
 };
 
-/// One index for each element, as in gather. Element number i of the index speaks of x's element at
+/// One index for each element, as in gather. Element number i of the index refers to x's element at
 /// index[i] * stride + (its coordinates) . x_strides, and of the other tensor's at (its coordinates) . other_strides.
 struct ElementArgs {
     unsigned size;       // of an element, in bytes
@@ -65,7 +65,7 @@ struct ElementArgs {
     int rank = 0;
     std::int64_t sizes[8], x_strides[8], other_strides[8];  // of the index; x's is 0 in the indexed dimension
     std::int64_t stride;
-    std::int64_t extent;  // how many elements x's memory has, from the first to the last
+    std::int64_t extent;  // number of elements of x's memory, from the first to the last
     void* x;
     void* other;  // null: the number
     std::uint64_t number = 0;
@@ -89,7 +89,7 @@ struct RegionArgs {
     IndexSource positions;
 };
 
-/// Rows of a matrix that others are added to: x[index[r]] += values[r], in several parts.
+/// Adds rows to the rows of a matrix: x[index[r]] += values[r], in several parts.
 struct AddRowsArgs {
     static constexpr int kMaxParts = 32;
     DType dtype;
@@ -115,7 +115,7 @@ struct ChooseArgs {
     std::uint64_t number[2];
 };
 
-/// The positions where a contiguous mask holds. It is worked on in parts, each with a place where its positions begin.
+/// Finds the positions where a contiguous mask holds. It works in parts, each with a place where its positions begin.
 struct MaskArgs {
     const std::uint8_t* mask;
     std::int64_t numel;    // not 0
@@ -126,7 +126,7 @@ struct MaskArgs {
     bool coordinates;  // out gets `rank` numbers for each; else one, the sum of coordinates * strides
 };
 
-/// Contiguous inputs joined into a contiguous result: each is `outer` runs, and the result has them side by side. In
+/// Joins contiguous inputs into a contiguous result: each input is `outer` runs, and the result has them side by side. In
 /// bytes.
 struct JoinArgs {
     static constexpr int kMaxParts = 64;
@@ -139,7 +139,7 @@ struct JoinArgs {
     } part[kMaxParts];
 };
 
-/// The part of matrices on one side of a diagonal; the rest becomes 0. Row r keeps its columns below r + first (lower),
+/// Keeps the part of matrices on one side of a diagonal; the rest becomes 0. Row r keeps its columns below r + first (lower),
 /// or from there on.
 struct TriangleArgs {
     unsigned size;
@@ -157,9 +157,9 @@ TAPIR_GPU_KERNEL(check_index, void(const tapir::kernels::IndexSource& index, std
 
 /// other = x at the indices; contiguous. The index may be unchecked.
 TAPIR_GPU_KERNEL(gather, void(const tapir::kernels::ElementArgs& args))
-/// x at the indices = other. Of equal positions the last wins.
+/// x at the indices = other. The last of equal positions wins.
 TAPIR_GPU_KERNEL(scatter, void(const tapir::kernels::ElementArgs& args))
-/// Undoes it: other = x at the indices, 0 but for the last of equal ones; x becomes 0 there. other is contiguous.
+/// Undoes scatter: other = x at the indices, 0 but for the last of equal ones; x becomes 0 there. other is contiguous.
 TAPIR_GPU_KERNEL(take, void(const tapir::kernels::ElementArgs& args))
 /// x at the indices += other.
 TAPIR_GPU_KERNEL(scatter_add, void(const tapir::kernels::ElementArgs& args, tapir::DType dtype))
@@ -168,9 +168,9 @@ TAPIR_GPU_KERNEL(scatter_combine, void(const tapir::kernels::ElementArgs& args, 
 
 /// other = the region. The positions may be unchecked.
 TAPIR_GPU_KERNEL(read_region, void(const tapir::kernels::RegionArgs& args))
-/// The region = other. Of equal positions the last wins.
+/// The region = other. The last of equal positions wins.
 TAPIR_GPU_KERNEL(write_region, void(const tapir::kernels::RegionArgs& args))
-/// Undoes it: other = the region, 0 but for the last of equal positions, and the region becomes 0.
+/// Undoes write_region: other = the region, 0 but for the last of equal positions, and the region becomes 0.
 TAPIR_GPU_KERNEL(take_region, void(const tapir::kernels::RegionArgs& args))
 /// The region += other.
 TAPIR_GPU_KERNEL(add_region, void(const tapir::kernels::RegionArgs& args, tapir::DType dtype))
@@ -185,5 +185,5 @@ TAPIR_GPU_KERNEL(mask_positions, void(const tapir::kernels::MaskArgs& args))
 TAPIR_GPU_KERNEL(triangle, void(const tapir::kernels::TriangleArgs& args))
 
 TAPIR_GPU_KERNEL(join, void(const tapir::kernels::JoinArgs& args))
-/// out: int64 (count, classes), 1 where the class is. The index may be unchecked.
+/// out: int64 (count, classes), 1 at each index's class. The index may be unchecked.
 TAPIR_GPU_KERNEL(one_hot, void(const tapir::kernels::IndexSource& index, std::int64_t count, std::int64_t classes, std::int64_t* out))

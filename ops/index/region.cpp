@@ -28,7 +28,7 @@ void check_index_dtype(const char* op, const Tensor& index, const Loc& loc) {
     }
 }
 
-// Nothing fits a dimension of size 0, so the error need not wait: the CPU finds it.
+// True if the CPU checks the index here: no index fits a dimension of size 0, so that error need not wait.
 bool is_checked_here(const Tensor& index, int64_t size) { return !on_gpu(index) || size == 0 || index.numel() == 0; }
 
 }  // namespace
@@ -143,7 +143,7 @@ class RegionLoop {
     int64_t step() const { return run_step_; }
     int64_t scale() const { return region_.scale; }
 
-    // Where inner() is 1: elements(first item, memory offset of position 0, indices, how many).
+    // If inner() is 1: elements(first item, memory offset of position 0, indices, how many).
     template <class Elements>
     void elements(int64_t begin, int64_t end, const Elements& body) const {
         for (int64_t item = begin; item < end;) {
@@ -152,7 +152,7 @@ class RegionLoop {
             item += n;
         }
     }
-    // Elsewhere: run(first element, memory offset, how many), the items forwards or backwards.
+    // Otherwise: run(first element, memory offset, how many), the items forwards or backwards.
     template <bool Backwards = false, class Run>
     void runs(int64_t begin, int64_t end, const Run& body) const {
         for (int64_t i = begin; i < end; ++i) {
@@ -182,7 +182,7 @@ class RegionLoop {
 
 constexpr int64_t kParallelElements = 32 * 1024;
 
-// Shares the items out to threads. Where items may meet in memory, all items of one place stay on one thread.
+// Shares the items out to threads. If items may meet in memory, all items of one place stay on one thread.
 template <class Body>
 void share(const RegionLoop& loop, bool may_meet, const Body& body) {
     if (loop.numel() == 0) return;
@@ -192,7 +192,7 @@ void share(const RegionLoop& loop, bool may_meet, const Body& body) {
                  [&](int64_t begin, int64_t end) { body(begin * group, end * group); });
 }
 
-// The same for the GPU, but for `other`: dimensions of size 1 left out, and those that are evenly spaced made one.
+// Makes the same loops for the GPU, but for `other`: leaves out dimensions of size 1, and merges those that are evenly spaced.
 kernels::RegionArgs region_args(const TensorImpl* x, const Region& region, const Tensor& positions) {
     kernels::RegionArgs args{};
     device_api::select(x->device);
@@ -236,7 +236,7 @@ void read_on_gpu(const Tensor& out, const TensorImpl* x, const Region& region, c
 
 void read_region(const Tensor& out, const TensorImpl* x, const Region& region, const PickedIndex& positions) {
     if (!on_gpu(x)) return read_region(out, x, region, positions.checked);
-    if (positions.given.defined() && out.numel() == 0) {  // nothing will be read, but there may be a mistake
+    if (positions.given.defined() && out.numel() == 0) {  // nothing is read, but the index may be wrong
         device_api::select(x->device);
         return gpu::check_index(positions.source(), positions.given.numel());
     }
@@ -322,7 +322,7 @@ void take_region(const Tensor& out, const TensorImpl* x, const Region& region, c
     });
 }
 
-// The same of bytes, without a wider copy of x: sums wrap, and those of bools are whether any holds.
+// As add_region for bytes, without a wider copy of x: sums wrap, and a sum of bools is true if any is.
 static void add_region_of_bytes(const TensorImpl* x, const Region& region, const Tensor& positions, const Tensor& value) {
     const Tensor values = value.to(x->dtype).contiguous();
     const RegionLoop loop(region, positions);
@@ -344,9 +344,9 @@ static void add_region_of_bytes(const TensorImpl* x, const Region& region, const
     });
 }
 
-// The same of 16-bit floats, which are summed up in float32: part by part of x's memory, and only those that are named, so that there is
-// never a wider copy of all of it. The passes over the positions take no longer than one over x. False, and nothing done: there is one
-// part.
+// As add_region for 16-bit floats, summed in float32: it goes part by part of x's memory, and only over parts with positions, so that it
+// never makes a wider copy of all of x. The passes over the positions take no longer than one over x. Returns false, without work done,
+// if there is one part.
 static bool add_region_in_parts(const TensorImpl* x, const Region& region, const Tensor& positions, const Tensor& value) {
     constexpr int64_t kPart = 64 * 1024;
     const int64_t count = region.shape(positions.shape()).numel(), length = std::max(kPart, count), parts = (x->numel + length - 1) / length;

@@ -1,4 +1,4 @@
-// cat and stack: several tensors written one after the other into a new one.
+// cat and stack: write several tensors one after the other into a new one.
 #include <cstring>
 
 #include "tapir/autograd/op_form.h"
@@ -27,7 +27,7 @@ void cat_rule(Backward& b) {  // attributes: the dimension, then each input's si
         const int64_t length = attrs[1 + i];
         if (b.needs(i)) {
             const Tensor part = narrow(b.grad(), dim, start, length);
-            b.give(i, b.input_shape(i).rank() == part.dim() ? part : reshape(part, {0}));  // of shape (0,) among others
+            b.give(i, b.input_shape(i).rank() == part.dim() ? part : reshape(part, {0}));  // a tensor of shape (0,) among others
         }
         start += length;
     }
@@ -62,7 +62,7 @@ struct Join {
     int64_t numel = 0;
 
     Shape shape() const { return {sizes, rank}; }
-    // Unrolled by hand: of the plain loop gcc makes `rep movsq`, which takes 15 ns to start.
+    // Unrolled by hand: gcc turns the plain loop into `rep movsq`, which takes 15 ns to start.
     void copy_sizes(const TensorImpl* x) {
         rank = x->rank;
 #pragma GCC unroll 8
@@ -76,7 +76,7 @@ struct Join {
 // PyTorch's exception: tensors of shape (0,) join with anything.
 bool is_skipped(const TensorImpl* t) noexcept { return t->rank == 1 && t->sizes[0] == 0; }
 
-// What both check of every input.
+// Checks an input for both.
 inline void add_input(const char* op, const TensorList& list, const Tensor& t, Join& join) {
     if (!t.defined()) [[unlikely]]
         detail::fail_undefined(op, list.loc);
@@ -156,7 +156,7 @@ Join plan_stack(const TensorList& list, int dim) {
     return join;
 }
 
-// Several inputs a launch.
+// Joins several inputs per launch.
 void join_on_gpu(const TensorList& list, const Join& join, bool stacked, const TensorImpl* y) {
     kernels::JoinArgs args;
     const auto item = static_cast<int64_t>(itemsize(join.dtype));
@@ -179,7 +179,7 @@ void join_on_gpu(const TensorList& list, const Join& join, bool stacked, const T
     gpu::join(args);
 }
 
-// Both write the same: each input is `outer` runs of elements, which follow each other in the result.
+// Writes for both, which write the same: each input is `outer` runs of elements, which follow each other in the result.
 Tensor write_join(const TensorList& list, const Join& join, bool stacked) {
     constexpr int64_t most = INT64_MAX / 8;  // elements whose bytes can be counted
     if (join.too_large || join.numel > most) detail::checked_numel(join.shape(), join.dtype, list.loc);
@@ -195,7 +195,7 @@ Tensor write_join(const TensorList& list, const Join& join, bool stacked) {
     for (int d = 0; d < join.dim; ++d) outer *= join.sizes[d];
     const auto item = static_cast<int64_t>(itemsize(join.dtype));
     const int64_t row_bytes = join.sizes[join.dim] * inner * item;
-    constexpr int64_t parallel_bytes = 1 << 20;  // from here copy_elements shares the work out
+    constexpr int64_t parallel_bytes = 1 << 20;  // from this size on copy_elements shares the work out
     const bool by_rows = join.plain && y->numel * item < parallel_bytes;
     int64_t start = 0;  // along the dimension
     for (const Tensor& t : list) {
@@ -224,7 +224,7 @@ bool any_tracked(const TensorList& list) {
     return any;
 }
 
-// Room for as many, without malloc up to what one record holds; more are only watched.
+// Holds as many elements without malloc as one record holds; more are only watched.
 template <class T>
 class Room {
  public:
@@ -243,7 +243,7 @@ void finish_cat(const TensorList& list, const Join& join, const Tensor& out, boo
     attrs.data()[0] = join.dim;
     int i = 0, joined_count = 0;
     for (const Tensor& t : list) {
-        const bool skipped = t.dim() != join.rank;  // a graph does not know of it; here its gradient is one of no elements
+        const bool skipped = t.dim() != join.rank;  // a graph does not know of it; here its gradient is one without elements
         attrs.data()[1 + i] = skipped ? 0 : t.impl()->sizes[join.dim];
         inputs.data()[i++] = &t;
         if (!skipped) joined.data()[joined_count++] = &t;
@@ -302,7 +302,7 @@ Tensor stack(TensorList tensors, Dim dim) {
 
 namespace {
 
-// What is large is left to the ops themselves, which share it out.
+// Leaves large inputs to the ops themselves, which share them out.
 bool join_into(const FormCall& x, const Tensor& out, bool stacked) {
     constexpr std::int64_t most_bytes = 1 << 20;
     const TensorImpl* y = out.impl();

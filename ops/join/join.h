@@ -1,4 +1,4 @@
-// Joining tensors.
+// Ops that join tensors.
 #pragma once
 
 #include <initializer_list>
@@ -8,7 +8,7 @@
 
 namespace tapir {
 
-/// Several tensors as an argument, with the line of the call.
+/// Takes several tensors as one argument, with the line of the call.
 struct TensorList {
     TensorList(const std::vector<Tensor>& list, Loc line = Loc::current()) noexcept  // NOLINT: implicit by design
         : data(list.data()), size(list.size()), loc(line) {}
@@ -22,11 +22,11 @@ struct TensorList {
     std::size_t size;
     Loc loc;
 };
-/// Joined along an existing dimension; other sizes must agree (ShapeError). Dtypes promote. 1-d tensors of size 0 are
+/// Joins along an existing dimension; other sizes must agree (ShapeError). Dtypes promote. 1-d tensors of size 0 are
 /// skipped, as in PyTorch.
 Tensor cat(TensorList tensors, Dim dim = 0);
-inline Tensor concat(TensorList tensors, Dim dim = 0) { return cat(tensors, dim); }  ///< cat() by its other name
-/// Joined along a new dimension; shapes must be equal.
+inline Tensor concat(TensorList tensors, Dim dim = 0) { return cat(tensors, dim); }  ///< another name for cat()
+/// Joins along a new dimension; shapes must be equal.
 Tensor stack(TensorList tensors, Dim dim = 0);
 
 }  // namespace tapir

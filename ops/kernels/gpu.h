@@ -1,4 +1,4 @@
-// Kernels of the CUDA device, as ops call them:
+// The kernels of the CUDA device, as ops call them:
 //
 //     if (on_gpu(x)) return gpu::softmax(args, lines);
 //
@@ -33,7 +33,7 @@ struct NotBuilt<R(Args...)> {
 }  // namespace gpu
 }  // namespace tapir
 
-/// Declares the kernel `tapir::gpu::name` of type `R(args)`. At global scope.
+/// Declares the kernel `tapir::gpu::name` of type `R(args)`. Use at global scope.
 #ifdef TAPIR_WITH_CUDA
 #define TAPIR_GPU_KERNEL(name, ...)        \
     namespace tapir::gpu {                 \

@@ -1,4 +1,4 @@
-// The update rules of the optimizers, each as one pass over a parameter's elements, in place.
+// The update rules of the optimizers, each as one in-place pass over a parameter's elements.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace tapir::kernels {
 
-// A step's numbers, for one parameter. Its arithmetic, once for CPU and CUDA, is in optimizer_rules.def, which also says what
-// the buffers are; those whose bits are in `always` must be there, those in `sometimes` may be. A further optimizer is a
+// A step's numbers for one parameter. Its arithmetic, shared by CPU and CUDA, is in optimizer_rules.def, which also says what
+// the buffers are; those whose bits are in `always` must exist, those in `sometimes` may. A further optimizer needs a
 // struct here, its name in the list below, and its rule.
 
 /// g += weight_decay p;  buffer = momentum buffer + (1 - dampening) g (or g, the first time);
@@ -91,13 +91,13 @@ struct ASGDStep {
     double eta, decay, weight_decay, mu;
 };
 
-/// p += weight (g - p): an average p of weights g. With weight 1 p becomes g.
+/// p += weight (g - p): p is a weighted average of the values g. With weight 1 p becomes g.
 struct AverageStep {
     static constexpr unsigned always = 0, sometimes = 0;
     double weight;
 };
 
-/// Several tensors' share of a step on a CUDA device. All of one dtype, float32 or float64.
+/// The part of a step that covers several tensors on a CUDA device. All have one dtype, float32 or float64.
 template <class Step>
 struct GpuSteps {
     struct Entry {
@@ -109,7 +109,7 @@ struct GpuSteps {
         const std::int64_t* rows;  // ascending; of equal ones the first counts. Null: g is dense
         std::int64_t width;        // of a row
     };
-    static constexpr int most = 24;  // which the parameters of a kernel have room for
+    static constexpr int most = 24;  // the parameters of a kernel have room for as many
     DType dtype;
     int count = 0;
     Entry entry[most];
@@ -120,10 +120,10 @@ struct GpuGradient {
     DType dtype;  // a floating one
     std::int64_t n;
     const void* from;
-    void* to;  // where the changed elements go; may be `from`
+    void* to;  // the changed elements are written here; may be `from`
 };
 
-/// Row order[i] of values belongs to index[i], ascending: of equal ones the first gets the sum, in order, the others zeros.
+/// Row order[i] of values belongs to index[i], which ascends: the first of equal ones gets the sum, in order, the others zeros.
 struct RowSums {
     DType dtype;  // float32 or float64
     std::int64_t rows, width;
@@ -134,7 +134,7 @@ struct RowSums {
 
 }  // namespace tapir::kernels
 
-/// All steps with the names of their kernels.
+/// Lists all steps with the names of their kernels.
 #define TAPIR_STEPS(ROW)          \
     ROW(SgdStep, sgd)             \
     ROW(AdagradStep, adagrad)     \
@@ -159,16 +159,16 @@ TAPIR_STEPS(TAPIR_STEP_KERNELS)
 #undef TAPIR_STEP_KERNELS
 
 TAPIR_GPU_KERNEL(row_sums, void(const tapir::kernels::RowSums& args))
-/// The p-norm of all of them as one vector.
+/// Computes the p-norm of all gradients, taken as one vector.
 TAPIR_GPU_KERNEL(gradient_norm, void(const std::vector<tapir::kernels::GpuGradient>& gradients, double p, double* norm))
-/// Times max_norm / (norm + 1e-6) where that is below 1.
+/// Multiplies by max_norm / (norm + 1e-6) if that is below 1.
 TAPIR_GPU_KERNEL(clip_gradients, void(const std::vector<tapir::kernels::GpuGradient>& gradients, const double* norm, double max_norm))
-/// Times factor; *not_finite becomes true where a product is infinite or nan. It may be null.
+/// Multiplies by factor; *not_finite becomes true if a product is infinite or nan. It may be null.
 TAPIR_GPU_KERNEL(scale_gradients, void(const std::vector<tapir::kernels::GpuGradient>& gradients, double factor, bool* not_finite))
-/// Limits them to [-bound, bound].
+/// Limits the gradients to [-bound, bound].
 TAPIR_GPU_KERNEL(limit_gradients, void(const std::vector<tapir::kernels::GpuGradient>& gradients, double bound))
 
-/// Of a gradient: the sum of |g|^p, or the largest |g| for infinity (nan where one is), for a few thousand elements; scaling, and limiting.
+/// Computes for a gradient the sum of |g|^p, or the largest |g| for infinity (nan if one is), for a few thousand elements; scales; limits.
 TAPIR_CPU_KERNEL(power_sum_f32, double(std::int64_t n, const float* g, double p))
 TAPIR_CPU_KERNEL(power_sum_f64, double(std::int64_t n, const double* g, double p))
 TAPIR_CPU_KERNEL(scale_f32, void(std::int64_t n, float* g, double factor))

@@ -1,7 +1,7 @@
-// What the backward expressions of elementwise.def are made of beside the functions of scalar_functions.h, on numbers. Included as that is:
-// inside a namespace, with TAPIR_SCALAR defined.
+// The functions on numbers that the backward expressions of elementwise.def use beside those of scalar_functions.h. Included in the same
+// way: inside a namespace, with TAPIR_SCALAR defined.
 
-// Products and quotients that are 0 where a is, and where one of them is: the last rows of elementwise.def.
+// Products and quotients that are 0 where a is 0, or where one of both is: the last rows of elementwise.def.
 template <class T>
 TAPIR_SCALAR T gated_mul(T a, T b) {
     return where(a == T(0), T(0), a * b);
@@ -15,8 +15,8 @@ TAPIR_SCALAR T absorbing_mul(T a, T b) {
     return where((a == T(0)) | (b == T(0)), T(0), a * b);
 }
 
-// The gradient of a result, as the backward expressions see it: what is made of it by products and quotients is 0 where it is 0, also
-// beside an infinite or undefined factor. So the branch of a where that was not taken says nothing. Numbers before it (K(2) * g) are finite.
+// A result's gradient, as the backward expressions see it: products and quotients of it are 0 where it is 0, even
+// beside an infinite or undefined factor. So the branch that a where did not take has no effect. Numbers before it (K(2) * g) are finite.
 template <class K, bool is_gated = false>
 struct Flow {
     K value, g;
@@ -65,13 +65,13 @@ TAPIR_SCALAR Flow<K, A> where(bool condition, K a, Flow<K, A> b) {
     return {where(condition, a, b.value), b.g};
 }
 
-// part / (a^2 + b^2), part one of a and b, without overflow: the slopes of an angle. 0 at the origin.
+// Returns part / (a^2 + b^2), part one of a and b, without overflow: the slope of an angle. 0 at the origin.
 template <class K>
 TAPIR_SCALAR K over_squares(K part, K other) {
     const K length = hypot(part, other);
     return absorbing_mul(K(1) / length, gated_div(part, length));
 }
-// The derivative y log(a) of y = a^b by b. It can be a number where y overflows, for a below e.
+// Returns the derivative of y = a^b by b, y log(a). It can be a number even if y overflows, for a below e.
 template <class K>
 TAPIR_SCALAR K slope_of_exponent(K a, K b, K y) {
     const bool is_beyond = (y == K(__builtin_inf())) & (a > K(1)) & (a < K(3));

@@ -1,6 +1,6 @@
-// Scalar functions of the rows of elementwise.def, for float, double and integers, written once for the CPU and for CUDA.
+// Scalar functions for the rows of elementwise.def, for float, double and integers, written once for the CPU and for CUDA.
 //
-// ops/cpu/math_impl.h and cuda/math.cuh include it inside their namespaces, behind what they have of a maths library (exp, log,
+// ops/cpu/math_impl.h and cuda/math.cuh include it inside their namespaces, after their functions of a maths library (exp, log,
 // pow, erf, lgamma, fmod, copysign, ...) and with TAPIR_SCALAR, the qualifiers of a function, defined. So it has no include guard and no
 // namespace of its own.
 
@@ -85,18 +85,18 @@ TAPIR_SCALAR T pow(T base, T exponent) {  // negative exponents: 1, -1 or 0, as 
 
 // --- Division --------------------------------------------------------------------------------------------------------
 
-// Python's %: the sign of b. Unlike a - b * floor(a / b) right for large quotients.
+// Python's %: the result has the sign of b. Unlike a - b * floor(a / b) it is right for large quotients.
 template <class T>
 TAPIR_SCALAR T remainder(T a, T b) {
     const T r = fmod(a, b);
     return r != 0 && (r < 0) != (b < 0) ? static_cast<T>(r + b) : r;
 }
-// Python's //. By way of the remainder: the rounded quotient can be a whole number too large.
+// Python's //. It uses the remainder, because the rounded quotient can be a whole number too large.
 template <class T>
 TAPIR_SCALAR T floor_divide(T a, T b) {
     if constexpr (Int<T>) {
         if (b == 0) return 0;
-        if (b == T(-1)) return static_cast<T>(-a);  // which wraps, where the division would trap
+        if (b == T(-1)) return static_cast<T>(-a);  // this wraps, where the division would trap
         return static_cast<T>(a / b - (a % b != 0 && (a < 0) != (b < 0)));
     } else {
         if (b == 0) return a / b;
@@ -107,7 +107,7 @@ TAPIR_SCALAR T floor_divide(T a, T b) {
 }
 
 // --- Special functions -----------------------------------------------------------------------------------------------
-// In double whatever the type: their sums cancel.
+// These compute in double for every type, because their sums cancel.
 
 TAPIR_SCALAR double whole_power(double base, int q) {
     double power = 1;
@@ -117,7 +117,7 @@ TAPIR_SCALAR double whole_power(double base, int q) {
     return power;
 }
 
-// x^(q - 1) times the sum of (x + k)^-q over k = 0, 1, ..., for q > 1 and x > 0: ten terms, and Euler and Maclaurin's formula for the
+// Returns x^(q - 1) times the sum of (x + k)^-q over k = 0, 1, ..., for q > 1 and x > 0: ten terms, and Euler-Maclaurin's formula for the
 // others (NIST Digital Library of Mathematical Functions, 2.10.1), with Bernoulli's numbers B_2k / (2k)!. The factor keeps it from
 // 0: it is 1 / (q - 1) for large x.
 TAPIR_SCALAR double scaled_zeta(double q, double x) {
@@ -135,7 +135,7 @@ TAPIR_SCALAR double scaled_zeta(double q, double x) {
     return sum;
 }
 
-// The derivative of lgamma. Reflected to x > 0, moved up to 10 and more, and Stirling's series there (5.11.2 in the same).
+// The derivative of lgamma. It reflects x to x > 0, moves it up to 10 or more, and uses Stirling's series there (5.11.2 in the same).
 TAPIR_SCALAR double digamma(double x) {
     if (x == 0) return copysign(__builtin_inf(), -x);
     double sum = 0;
@@ -152,7 +152,7 @@ TAPIR_SCALAR double digamma(double x) {
 }
 TAPIR_SCALAR float digamma(float x) { return static_cast<float>(digamma(static_cast<double>(x))); }
 
-// n! times the sum of (x + k)^-(n + 1) over k = 0, 1, ..., for n > 0 and x > 0. Neither n! nor x^-n need be a number that double has.
+// n! times the sum of (x + k)^-(n + 1) over k = 0, 1, ..., for n > 0 and x > 0. n! and x^-n may each be out of double's range.
 TAPIR_SCALAR double factorial_zeta(double n, double x) {
     if (is_infinite(x)) return 0;
     const double zeta = scaled_zeta(n < 1e9 ? n + 1 : 1e9, x);
@@ -177,7 +177,7 @@ TAPIR_SCALAR double polygamma(double x, double n) {
         const double low = x - floor(x), high = ceil(x) - x;
         const double from_low = factorial_zeta(n, low), from_high = factorial_zeta(n, high), beyond = factorial_zeta(n, 1 - x);
         sum = is_odd ? from_low + from_high - beyond : from_low - from_high + beyond;
-        if (sum != sum) {  // of infinite ones: what is nearest counts
+        if (sum != sum) {  // if sums are infinite, the nearest pole decides
             sum = is_odd || low < high ? __builtin_inf() : low == high ? beyond : -__builtin_inf();
         }
     }
@@ -185,7 +185,7 @@ TAPIR_SCALAR double polygamma(double x, double n) {
 }
 TAPIR_SCALAR float polygamma(float x, float n) { return static_cast<float>(polygamma(static_cast<double>(x), static_cast<double>(n))); }
 
-// Winitzki's approximation (2008), then three of Halley's steps; by erfc in the upper half, where erf is rounded to 1.
+// Winitzki's approximation (2008), then three of Halley's steps; the upper half uses erfc, because erf rounds to 1 there.
 TAPIR_SCALAR double erfinv(double y) {
     const double a = abs(y), l = log1p(-a * a), t = 4.33074675079 + 0.5 * l;
     double x = sqrt(sqrt(t * t - l * (1 / 0.147)) - t);

@@ -1,4 +1,4 @@
-// LAPACK's and BLAS's routines that linalg_routines.cpp calls, for float and double. Their matrices are stored column after column. The
+// The routines of LAPACK and BLAS that linalg_routines.cpp calls, for float and double. They store matrices column after column. The
 // Fortran interface (Anderson et al. 1999): all arguments are addresses; the lengths of texts come last, and are not read.
 #pragma once
 

@@ -4,8 +4,8 @@
 //     auto [values, vectors] = linalg::eigh(a);
 //
 // Dtypes: float32 and float64 (DTypeError for others). Computed by LAPACK (CMake's option TAPIR_LAPACK; without it each throws a
-// DeviceError that says so), CUDA tensors by cuSOLVER (TAPIR_CUSOLVER): what tells of matrices that it cannot take waits for the
-// device (solve, inv, cholesky, eigh, svd, and what is made of these). Without cuSOLVER CUDA tensors go to the host and back.
+// DeviceError that says so), CUDA tensors by cuSOLVER (TAPIR_CUSOLVER): ops that throw for unsuitable matrices wait for the
+// device (solve, inv, cholesky, eigh, svd, and those made of these). Without cuSOLVER CUDA tensors go to the host and back.
 // The signs of vectors may differ between the two. Gradients exist to any order, where the function has them.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace tapir::linalg {
 
-/// Whether the library was built with LAPACK.
+/// True if the library was built with LAPACK.
 bool is_available() noexcept;
 
 }  // namespace tapir::linalg

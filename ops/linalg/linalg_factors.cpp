@@ -1,6 +1,6 @@
-// Factors of matrices (Cholesky, QR, eigenvalues, singular values) and what is made of them. The gradients are formulas of public
+// Factors of matrices (Cholesky, QR, eigenvalues, singular values) and ops that use them. The gradients are formulas of public
 // ops, after Giles 2008 ("An extended collection of matrix derivative results"), Walter & Lehmann 2010 (QR), Murray 2016 (Cholesky)
-// and Townsend 2016 (SVD). See linalg_impl.h for what computes.
+// and Townsend 2016 (SVD). linalg_impl.h declares the routines that compute.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -46,14 +46,14 @@ void svd_rule(Backward& b);
 void svdvals_rule(Backward& b);
 void pinv_rule(Backward& b);
 
-// For samples: matrices that are symmetric, and definite.
+// For samples: matrices that are symmetric, and positive definite.
 Tensor symmetric(const Tensor& x) { return x + transpose(x, -1, -2); }
 Tensor definite(const Tensor& x) { return matmul(x, transpose(x, -1, -2)) + eye(x.size(-2), -1, {x.dtype(), x.device()}); }
 #define TAPIR_SYMMETRIC "(x[0] + x[0].mT)"
 #define TAPIR_DEFINITE "(x[0] @ x[0].mT + eye(x[0].shape[-2], dtype=x[0].dtype))"
 
 std::vector<Tensor> list(const linalg::QRResult& r) { return r.q.defined() ? std::vector{r.q, r.r} : std::vector{r.r}; }
-// Vectors are determined up to their signs: of a matrix and its vectors, what does not depend on them.
+// Vectors are determined up to their signs: these return the parts of a result that do not depend on them.
 std::vector<Tensor> without_signs(const linalg::EighResult& r) { return {r.eigenvalues, square(r.eigenvectors)}; }
 std::vector<Tensor> without_signs(const linalg::SVDResult& r) {
     return {r.s, square(r.u), square(r.vh), matmul(r.u * unsqueeze(r.s * r.s, -2), r.vh)};
@@ -100,10 +100,10 @@ TAPIR_OP(linalg_matrix_rank, NonDiff, "How many singular values are not 0.",
 
 namespace {
 
-// The lower triangle with half the diagonal.
+// Returns the lower triangle with half the diagonal.
 Tensor halved(const Tensor& x) { return tril(x) - diag_embed(diagonal(x, 0, -2, -1)) * 0.5; }
 
-// Murray 2016, equation 10.
+// Implements Murray 2016, equation 10.
 void cholesky_rule(Backward& b) {
     if (!b.needs(0)) return;
     const Tensor l = b.saved(0), lt = mt(l);
@@ -119,10 +119,10 @@ struct SVDAttrs {
     bool full_matrices = true;
 };
 struct RankAttrs {
-    double rtol = -1;  // negative: that of the dtype
+    double rtol = -1;  // negative: the dtype's default
 };
 
-// Walter & Lehmann 2010 for q r = a with square r.
+// Implements Walter & Lehmann 2010 for q r = a with square r.
 Tensor gradient_of_qr(const Tensor& q, const Tensor& r, const Tensor& gq, const Tensor& gr, const Loc& loc) {
     const Tensor m = matmul(r, mt(gr)) - matmul(mt(gq), q);
     const Tensor lower = tril(m, -1), symmetric_m = lower + mt(lower) + diag_embed(diagonal(m, 0, -2, -1));
@@ -149,15 +149,15 @@ void qr_rule(Backward& b) {
     b.give(0, cat({gx, matmul(q, gv)}, -1));
 }
 
-// 1 / (x_j - x_i), 0 on the diagonal; x (..., n)
+// Returns 1 / (x_j - x_i), 0 on the diagonal; x (..., n)
 Tensor inverse_differences(const Tensor& x) {
     const Tensor is_diagonal = eye(x.size(-1), -1, {bool_, x.device()});
     const Tensor differences = unsqueeze(x, -2) - unsqueeze(x, -1);
     return where(is_diagonal, 0, reciprocal(where(is_diagonal, 1, differences)));
 }
 
-// Giles 2008, section 3.1. Of v^T dL/dv what is symmetric would turn the vectors out of what symmetric matrices have: only the
-// antisymmetric part counts, and the gradient is symmetric.
+// Implements Giles 2008, section 3.1. The symmetric part of v^T dL/dv would turn the vectors into ones that symmetric matrices do not
+// have: only the antisymmetric part counts, and the gradient is symmetric.
 void eigh_rule(Backward& b) {
     if (!b.needs(0)) return;
     const Tensor w = b.saved(0), v = b.saved(1), vt = mt(v);
@@ -181,7 +181,7 @@ void svdvals_rule(Backward& b) {
     b.give(0, matmul(u * unsqueeze(b.grad(), -2), vh));
 }
 
-// Townsend 2016.
+// Implements Townsend 2016.
 void svd_rule(Backward& b) {
     if (!b.needs(0)) return;
     const Tensor u = b.saved(0), s = b.saved(1), vh = b.saved(2);
@@ -205,7 +205,7 @@ void svd_rule(Backward& b) {
     b.give(0, g);
 }
 
-// Golub & Pereyra 1973, equation 4.12, transposed.
+// Implements Golub & Pereyra 1973, equation 4.12, transposed.
 void pinv_rule(Backward& b) {
     if (!b.needs(0)) return;
     const Tensor a = b.saved(0), p = b.saved(1), pt = mt(p), gt = mt(b.grad());
@@ -238,7 +238,7 @@ Tensor cholesky(In a, bool upper) {
             fail<ValueError>(a.loc, "linalg::cholesky: {} is not positive definite", which(a.tensor, stopped.first()));
         }
         l = result_of(columns, a->device);
-        // LAPACK takes nan for positive. Each nan of the triangle that was read reaches the diagonal.
+        // LAPACK takes nan for positive. Each nan of the triangle that it read reaches the diagonal.
         if (const Tensor is_nan = any(isnan(diagonal(l, 0, -2, -1)), {-1}); l.numel() > 0 && any(is_nan).item<bool>()) {
             fail<ValueError>(a.loc, "linalg::cholesky: {} is not positive definite: it has nan",
                              which(a.tensor, argmax(is_nan.to(uint8).reshape({-1})).item<int64_t>()));
@@ -287,7 +287,7 @@ QRResult qr(In a, const char* mode) {
 
 namespace {
 
-// Without vectors the values alone, which differ from those beside vectors in the last digits.
+// Without vectors it computes the values alone; they differ in the last digits from those computed beside vectors.
 EighResult eigh_of(const In& a, const char* uplo, bool vectors) {
     const std::string word = detail::checked_word("linalg::eigh", uplo, a.loc);
     if (word != "L" && word != "U") fail<ValueError>(a.loc, "linalg::eigh: uplo is \"L\" or \"U\", not \"{}\"", word);
@@ -315,7 +315,7 @@ EighResult eigh_of(const In& a, const char* uplo, bool vectors) {
     return result;
 }
 
-// Of matrices without rows or columns, which no routine takes: any orthogonal matrices do.
+// Handles matrices without rows or columns, which no routine takes: any orthogonal matrices do.
 SingularValues of_no_values(const In& a, char job) {
     const auto no_columns = [&](int64_t size, bool turned) {
         const int64_t count = job == 'A' ? size : 0;
@@ -358,7 +358,7 @@ double default_tolerance(const Tensor& a) {
     return static_cast<double>(std::max(a.size(-1), a.size(-2))) * epsilon;
 }
 
-// 1 where a singular value counts, else 0.
+// Returns 1 where a singular value counts, else 0.
 Tensor is_counted(const Tensor& s, double rtol) {
     if (s.size(-1) == 0) return ones_like(s, {bool_});
     return gt(s, amax(s, {-1}, true) * rtol);

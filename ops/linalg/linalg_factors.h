@@ -1,4 +1,4 @@
-// Factors of matrices, and what is made of them. See linalg.h.
+// Factors of matrices, and ops that use them. See linalg.h.
 #pragma once
 
 #include <type_traits>
@@ -8,10 +8,10 @@
 
 namespace tapir::linalg {
 
-/// The lower triangular l with l l^T = a, for symmetric positive definite a, of which the lower triangle is read (upper: l^T, from
-/// the upper one). Throws ValueError where a is not positive definite. Gradient: Murray 2016.
+/// Returns the lower triangular l with l l^T = a, for symmetric positive definite a; reads a's lower triangle (upper: l^T, from
+/// the upper one). Throws ValueError if a is not positive definite. Gradient: Murray 2016.
 Tensor cholesky(In a, bool upper = false);
-/// x with a x = b, for b (..., n, k) and the factor l = cholesky(a, upper).
+/// Returns x with a x = b, for b (..., n, k) and the factor l = cholesky(a, upper).
 Tensor cholesky_solve(In b, In l, bool upper = false);
 struct QRResult {
     Tensor q;  // orthogonal columns; mode "r": undefined
@@ -19,13 +19,13 @@ struct QRResult {
 };
 /// a = q r. mode: "reduced": q (..., n, k), r (..., k, m), k = min(n, m); "complete": q (..., n, n), r (..., n, m); "r": r alone, reduced.
 /// Gradient of the reduced form for n >= m and full rank: Walter & Lehmann 2010; for n < m of the first n columns and the rest.
-/// ValueError where a gradient is asked of the other forms.
+/// Throws ValueError if a gradient of the other forms is needed.
 QRResult qr(In a, const char* mode = "reduced");
 struct EighResult {
     Tensor eigenvalues;   // (..., n), ascending
     Tensor eigenvectors;  // (..., n, n), columns
 };
-/// Of symmetric a, whose lower triangle is read (uplo "U": the upper). Gradients of eigenvectors need distinct eigenvalues, and a
+/// Takes symmetric a and reads its lower triangle (uplo "U": the upper). Gradients of eigenvectors need distinct eigenvalues, and a
 /// result that does not depend on their signs. Giles 2008.
 EighResult eigh(In a, const char* uplo = "L");
 Tensor eigvalsh(In a, const char* uplo = "L");
@@ -38,16 +38,16 @@ struct SVDResult {
 /// their signs. Townsend 2016.
 SVDResult svd(In a, bool full_matrices = true);
 Tensor svdvals(In a);
-/// The x of smallest |a x - b|, for a (..., n, m) of full rank (n < m: the smallest such x) and b (..., n, k): the solution of
+/// Returns x with the smallest |a x - b|, for a (..., n, m) of full rank (n < m: the smallest such x) and b (..., n, k): the solution of
 /// torch.linalg.lstsq.
 Tensor lstsq(In a, In b);
-/// The Moore-Penrose inverse; singular values up to rtol * the largest count as 0 (unless given: max(n, m) * the dtype's epsilon).
+/// Returns the Moore-Penrose inverse; singular values up to rtol * the largest count as 0 (unless given: max(n, m) * the dtype's epsilon).
 Tensor pinv(In a, double rtol = -1);
-/// How many singular values are above rtol * the largest: int64 (...).
+/// Counts the singular values above rtol * the largest: int64 (...).
 Tensor matrix_rank(In a, double rtol = -1);
-/// The p-norm of all elements, or of vectors along dims. See tapir::norm.
+/// Returns the p-norm of all elements, or of vectors along dims. See tapir::norm.
 Tensor vector_norm(In x, double p = 2, const Dims& dims = {}, Flag keepdim = false);
-/// Which norm: a number, or of matrices "fro" or "nuc".
+/// Selects a norm: a number, or for matrices "fro" or "nuc".
 class NormOrd {
  public:
     template <class T>
@@ -62,7 +62,7 @@ class NormOrd {
     double number_ = 0;
     const char* word_ = nullptr;
 };
-/// Norms of matrices, which lie in the two dimensions. "fro": the 2-norm of the elements; "nuc": the sum of singular values; 1,
+/// Returns norms of the matrices in the two dimensions. "fro": the 2-norm of the elements; "nuc": the sum of singular values; 1,
 /// infinity: the largest sum of |elements| of a column, of a row (negative: the smallest); 2: the largest singular value (-2: the
 /// smallest). Throws ValueError for others.
 Tensor matrix_norm(In a, NormOrd ord = "fro", const Dims& dims = {-2, -1}, Flag keepdim = false);

@@ -1,4 +1,4 @@
-// How linalg_factors.cpp and linalg_solve.cpp are written as ONNX, which has Det only: loops over columns, of any batch at once.
+// Writes linalg_factors.cpp and linalg_solve.cpp as ONNX, which has Det only: loops over columns, for any batch at once.
 #include <algorithm>
 #include <cmath>
 
@@ -23,8 +23,8 @@ OnnxSizes with(OnnxSizes shape, const OnnxSizes& more) {
 OnnxValue product(const OnnxCall& x, const OnnxValue& a, const OnnxValue& b) { return x.node("MatMul", {a, b}); }
 OnnxValue identity(const OnnxCall& x, const SymInt& n, DType dtype) { return x.cast(x.unsqueeze(x.range(n), {1}) == x.range(n), dtype); }
 
-// Loops `count` times: body(k, states) gives the next states and what is gathered, a list each. Gives the last states, then what was
-// gathered, along a new first dimension.
+// Loops `count` times: body(k, states) returns the next states and the values to gather, a list each. Returns the last states, then the
+// gathered values, along a new first dimension.
 template <class Body>
 OnnxValues loop(const OnnxCall& x, const OnnxValue& count, const OnnxValues& begun, const Body& body) {
     OnnxBuilder& builder = x.builder();
@@ -44,7 +44,7 @@ OnnxValues loop(const OnnxCall& x, const OnnxValue& count, const OnnxValues& beg
     return x.nodes("Loop", dtypes, inputs, {OnnxAttribute::graph("body", graph)});
 }
 
-// What was gathered, (n, batch ..., m), as (batch ..., n, m), or (batch ..., m, n).
+// Returns gathered values (n, batch ..., m) as (batch ..., n, m), or (batch ..., m, n).
 OnnxValue gathered_rows(const OnnxCall& x, const OnnxValue& list, int rank, bool as_columns) {
     OnnxInts order;
     for (int d = 1; d < rank - 1; ++d) order.push_back(d);
@@ -53,11 +53,11 @@ OnnxValue gathered_rows(const OnnxCall& x, const OnnxValue& list, int rank, bool
     return x.permute(list, order);
 }
 
-// Gauss-Jordan elimination of (batch ..., n, w), w >= n, with pivots: what the right part becomes, rows in order, then the pivots
+// Eliminates (batch ..., n, w), w >= n, by Gauss-Jordan with pivots: returns the new right part, rows in order, then the pivots
 // (batch ..., n) and the permutation (batch ..., n, n).
 OnnxValues eliminated(const OnnxCall& x, const OnnxValue& whole, int rank, const SymInt& n) {
     const DType dtype = whole.dtype();
-    const OnnxValue used = x.reduce("ReduceSum", whole, {rank - 1}, false) * 0;  // (batch ..., n): which rows were pivots
+    const OnnxValue used = x.reduce("ReduceSum", whole, {rank - 1}, false) * 0;  // (batch ..., n): rows that were pivots
     const OnnxValues done = loop(x, x.size_0d(n), {whole, used}, [&](const OnnxValue& k, const OnnxValues& state) -> OnnxValues {
         const OnnxValue column = x.gather(state[0], k, rank - 1);
         const OnnxValue score = where(state[1] > 0, -1, abs(column));
@@ -65,11 +65,11 @@ OnnxValues eliminated(const OnnxCall& x, const OnnxValue& whole, int rank, const
         const OnnxValue chosen = x.cast(x.range(n) == best, dtype);                   // (batch ..., n)
         const OnnxValue row = product(x, x.unsqueeze(chosen, {rank - 2}), state[0]);  // (batch ..., 1, w)
         const OnnxValue pivot = x.reduce("ReduceSum", chosen * column, {rank - 2}, true);
-        const OnnxValue unit = row / x.unsqueeze(where(pivot == 0, INFINITY, pivot), {rank - 2});  // of a singular matrix
+        const OnnxValue unit = row / x.unsqueeze(where(pivot == 0, INFINITY, pivot), {rank - 2});  // infinity for a singular matrix
         const OnnxValue next = state[0] - product(x, x.unsqueeze(column - chosen, {rank - 1}), unit);
         return {next, state[1] + chosen, chosen, pivot};
     });
-    const OnnxValue order = gathered_rows(x, done[2], rank, false);  // row k: which row was the k-th pivot
+    const OnnxValue order = gathered_rows(x, done[2], rank, false);  // row k: the row that was the k-th pivot
     const OnnxValue pivots = x.squeeze(gathered_rows(x, done[3], rank, false), {rank - 1});
     const OnnxValue right = x.slice(done[0], rank - 1, n, OnnxCall::kEnd);
     return {product(x, order, right), pivots, order};
@@ -113,7 +113,7 @@ OnnxValues slogdet_of(const OnnxCall& x) {
     return {signs * x.node("Det", {found[2]}), x.reduce("ReduceSum", log(abs(found[1])), {rank - 2}, false)};
 }
 
-// Column k of the factor is what is left of that column by the root of its pivot.
+// Column k of the factor is the rest of that column, divided by the root of its pivot.
 OnnxValue cholesky_of(const OnnxCall& x) {
     const int rank = x.rank();
     const SymInt n = rows_of(x.shape());
@@ -127,7 +127,7 @@ OnnxValue cholesky_of(const OnnxCall& x) {
     return gathered_rows(x, done[1], rank, true);
 }
 
-// Householder's reflections, with LAPACK's signs: Q (batch ..., m, m) and R (batch ..., m, n).
+// Applies Householder's reflections, with LAPACK's signs: Q (batch ..., m, m) and R (batch ..., m, n).
 OnnxValues reflected(const OnnxCall& x, const OnnxValue& a, const OnnxSizes& shape) {
     const int rank = shape.count();
     const SymInt m = rows_of(shape), n = shape.last();
@@ -166,7 +166,7 @@ OnnxValues qr_of(const OnnxCall& x) {
 
 constexpr int kSweeps = 12;
 
-// All pairs of n columns, one after the other, again and again: as two lists.
+// All pairs of n columns, one after the other, repeatedly: as two lists.
 struct Pairs {
     OnnxValue first, second;
     int64_t count;
@@ -188,14 +188,14 @@ struct Pairs {
     }
 };
 
-// Jacobi's method: a symmetric matrix is turned in the plane of a pair of dimensions until nothing is left beside its diagonal. Gives
+// Jacobi's method: rotates a symmetric matrix in the plane of a pair of dimensions until all elements beside its diagonal vanish. Returns
 // eigenvalues in ascending order and eigenvectors as columns.
 OnnxValues eigen_of(const OnnxCall& x) {
     const int rank = x.rank();
     const SymInt n = rows_of(x.shape());
     const DType dtype = x.dtype();
     const Pairs pairs(x, n);
-    // Only the lower triangle counts.
+    // Reads only the lower triangle.
     const OnnxValue lower = x.node("Trilu", {x[0], x.scalar(0, int64)}, {{"upper", 0}}),
                     strict = x.node("Trilu", {x[0], x.scalar(-1, int64)}, {{"upper", 0}});
     const OnnxValue a = lower + x.matrix_transpose(strict, rank), one = identity(x, n, dtype);
@@ -220,8 +220,8 @@ OnnxValues eigen_of(const OnnxCall& x) {
     return {sorted[0], x.node("GatherElements", {done[1], order}, {{"axis", rank - 1}})};
 }
 
-// One-sided Jacobi (Hestenes 1958): columns are turned in pairs until all are orthogonal; their lengths are the singular values. Of
-// (batch ..., m, n) with m >= n: U (m, n), S, V (n, n), the largest first.
+// One-sided Jacobi (Hestenes 1958): rotates columns in pairs until all are orthogonal; their lengths are the singular values. Takes
+// (batch ..., m, n) with m >= n, returns U (m, n), S, V (n, n), the largest first.
 OnnxValues thin_svd(const OnnxCall& x, const OnnxValue& a, const OnnxSizes& shape) {
     const int rank = shape.count();
     const SymInt n = shape.last();
@@ -270,7 +270,7 @@ Factors svd(const OnnxCall& x) {
     return {found[2], found[1], found[0]};
 }
 
-// Columns that are missing for a square matrix: any that are orthogonal to those that there are.
+// Adds the columns that are missing for a square matrix: any that are orthogonal to the existing ones.
 OnnxValue completed(const OnnxCall& x, const OnnxValue& u, const OnnxSizes& square, const SymInt& columns) {
     const int rank = square.count();
     if (square.last() == columns) return u;
@@ -291,7 +291,7 @@ OnnxValues svd_of(const OnnxCall& x) {
     return {found.u, found.s, x.matrix_transpose(found.v, rank)};
 }
 
-// What counts for 0: below rtol (by default the dtype's step times the larger side) times the largest.
+// Finds the values that do not count as 0: those above rtol (by default the dtype's step times the larger side) times the largest.
 OnnxValue counts(const OnnxCall& x, const OnnxValue& s) {
     const int rank = x.rank();
     double rtol = x.real("rtol");

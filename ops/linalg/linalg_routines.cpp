@@ -100,8 +100,8 @@ namespace {
 
 using lapack::Int;
 
-// Calls f(k, its place in a worker's room) for each matrix of a batch: on several threads where they are small, one after the other
-// where the library may use threads itself.
+// Calls f(k, its place in a worker's room) for each matrix of a batch: on several threads if they are small, one after the other
+// if the library may use threads itself.
 template <class F>
 void for_matrices(int64_t count, int64_t size, const F& f) {
     if (size > 96 || count < 2) {
@@ -125,7 +125,7 @@ T* row(const Tensor& batch, int64_t k) {
 Int as_int(int64_t n) { return static_cast<Int>(n); }
 Int leading(int64_t n) { return static_cast<Int>(std::max<int64_t>(n, 1)); }
 
-// The first matrix that a routine stopped at, found by several threads.
+// Finds the first matrix that a routine stopped at, over several threads.
 class FirstStopped {
  public:
     void at(int64_t k) {
@@ -326,7 +326,7 @@ kernels::MatrixBatch batch(const Tensor& columns) {
     return {columns.dtype(), size.count, size.columns, size.rows, on_stream(columns)};
 }
 
-// For a routine that stops at matrices: a number for each.
+// Holds for a routine that stops at matrices a number for each.
 struct Info {
     Tensor of_matrices;
     explicit Info(const Tensor& a) : of_matrices(zeros({Matrices(a).count}, {int32, a.device()})) {}
@@ -350,7 +350,7 @@ Stopped lu_solve(const Tensor& lu, const Tensor& b) {
     return info.first();
 }
 
-// Of the diagonal and of how often rows were swapped. Nothing waits: where a pivot is 0 so is the determinant, whatever the
+// Uses the diagonal and the number of row swaps. Nothing waits: if a pivot is 0 so is the determinant, whatever the
 // routine made of the rest.
 Determinants determinants(const Tensor& lu) {
     const Tensor pivots = make_pivots(lu);

@@ -1,5 +1,5 @@
 // Systems of equations, inverses and determinants. The gradients are formulas of public ops, after Giles 2008 ("An extended
-// collection of matrix derivative results"). See linalg_impl.h for what computes.
+// collection of matrix derivative results"). linalg_impl.h declares the routines that compute.
 #include "tapir/ops/linalg/linalg_solve.h"
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/op_form.h"
@@ -60,7 +60,7 @@ TAPIR_OP(linalg_slogdet, slogdet_rule, "The sign of the determinant, and log |de
 
 namespace {
 
-// Both with one batch.
+// Broadcasts both to one batch.
 void broadcast_batches(const char* op, Tensor& a, Tensor& b, const Loc& loc) {
     if (!detail::do_broadcast(batch_of(a), batch_of(b))) {
         fail<ShapeError>(loc, "{}: the batches of a of shape {} and b of shape {} do not broadcast", op, a.shape(), b.shape());
@@ -137,7 +137,7 @@ void inv_rule(Backward& b) {
 
 // d det = det tr(a^-1 da)
 Tensor times_inverse(const Tensor& g, const Tensor& a, const Loc& loc) { return unsqueeze(unsqueeze(g, -1), -1) * mt(linalg::inv(In(a, loc))); }
-// The transposed adjugate, for singular matrices too: of u diag(s) vh, det(u) det(vh) u diag(products of the other s) vh.
+// Returns the transposed adjugate, for singular matrices too: for u diag(s) vh, det(u) det(vh) u diag(products of the other s) vh.
 Tensor cofactors(const Tensor& a, const Loc& loc) {
     const auto [u, s, vh] = linalg::svd(In(a, loc), /*full_matrices=*/false);
     const Tensor is_own = eye(s.size(-1), -1, {bool_, s.device()});
@@ -257,7 +257,7 @@ Tensor matrix_power(In a, int64_t n) {
 
 namespace {
 
-// a x = b, in one batch.
+// Checks a x = b, in one batch.
 ValueType solved_matrices(const TypeCall& t) {
     using namespace types;
     const ValueType &a = square(t[0]), &b = ranked(t[1], 2);
@@ -265,7 +265,7 @@ ValueType solved_matrices(const TypeCall& t) {
     return shaped(b, appended(broadcast(leading(a, 2), leading(b, 2)), b, b.rank() - 2));
 }
 
-// b may be a vector, or a batch of them.
+// b may be a vector, or a batch of vectors.
 ResultTypes solved(const TypeCall& t) {
     using namespace types;
     const ValueType &a = square(t[0]), &b = ranked(t[1], 1);

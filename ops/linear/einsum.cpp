@@ -1,4 +1,4 @@
-// einsum: the equation is worked out into diagonals, sums, permutations and matrix products, operands from left to
+// einsum: resolves the equation into diagonals, sums, permutations and matrix products, and takes operands from left to
 // right.
 #include <algorithm>
 #include <string>
@@ -27,7 +27,7 @@ namespace {
 
 using std::int64_t;
 
-// A dimension's name: a letter, or kEllipsis + k for dimension k, from the right, of those that "..." stands for.
+// A dimension's name: a letter, or kEllipsis + k for the k-th dimension from the right that "..." stands for.
 using Label = int;
 using Labels = std::vector<Label>;
 constexpr Label kEllipsis = 256;
@@ -36,7 +36,7 @@ bool contains(const Labels& labels, Label label) { return std::find(labels.begin
 
 int place_of(const Labels& labels, Label label) { return static_cast<int>(std::find(labels.begin(), labels.end(), label) - labels.begin()); }
 
-// A term as written: letters, and where "..." stands (-1: nowhere).
+// A term as written: letters, and the position of "..." (-1: none).
 struct Term {
     Labels letters;
     int ellipsis = -1;
@@ -98,7 +98,7 @@ struct Operand {
     Labels labels;  // of its dimensions, each once
 };
 
-// Repeated letters take the diagonal.
+// Makes an operand; repeated letters take the diagonal.
 Operand make_operand(const Tensor& x, const Term& term, const Loc& loc) {
     const int rank = x.dim(), letters = static_cast<int>(term.letters.size());
     if (term.ellipsis < 0 ? letters != rank : letters > rank) {
@@ -117,14 +117,14 @@ Operand make_operand(const Tensor& x, const Term& term, const Loc& loc) {
             operand.labels.erase(operand.labels.begin() + b);
             operand.labels.erase(operand.labels.begin() + a);
             operand.labels.push_back(label);
-            a = -1;  // all over again: the dimensions have moved
+            a = -1;  // start again: the dimensions have moved
             break;
         }
     }
     return operand;
 }
 
-// Dimensions of size 1 broadcast, those of letters as those of "...".
+// Dimensions of size 1 broadcast, those of letters as well as those of "...".
 void check_sizes(std::vector<Operand>& operands, const Loc& loc) {
     for (Operand& x : operands) {
         Shape wish = x.tensor.shape();
@@ -147,7 +147,7 @@ void check_sizes(std::vector<Operand>& operands, const Loc& loc) {
     }
 }
 
-// As written, or else "..." and then every letter that occurs once, sorted.
+// Returns the labels as written, or else "..." and then every letter that occurs once, sorted.
 Labels output_labels(const Equation& equation, const std::vector<Operand>& operands, int ellipsis_dims, const char* text, const Loc& loc) {
     if (!equation.has_output) {
         Labels seen, once;
@@ -169,7 +169,7 @@ Labels output_labels(const Equation& equation, const std::vector<Operand>& opera
     return labels;
 }
 
-// Sums over the dimensions that nobody needs any more.
+// Sums over the dimensions that are not needed any more.
 void sum_out(Operand& x, const Labels& needed) {
     Dims dims;
     Labels left;
@@ -202,7 +202,7 @@ Labels joined(const Labels& a, const Labels& b) {
     return all;
 }
 
-// One matrix product: (shared, left, contracted) x (shared, contracted, right).
+// Contracts by one matrix product: (shared, left, contracted) x (shared, contracted, right).
 Operand contract(const Operand& a, const Operand& b, const Labels& needed) {
     Labels shared, left, right, contracted;
     Shape shape;
@@ -305,7 +305,7 @@ Tensor einsum(const char* equation, TensorList list) {
     }
     check_sizes(operands, loc);
     const Labels output = output_labels(parsed, operands, ellipsis_dims, equation, loc);
-    const auto needed_from = [&](std::size_t i) {  // by the result and by operand i and the following ones
+    const auto needed_from = [&](std::size_t i) {  // by the result, and by operands i and later
         Labels needed = output;
         for (; i < operands.size(); ++i) needed = joined(needed, operands[i].labels);
         return needed;

@@ -1,4 +1,4 @@
-// Chooses who does a matrix product: the kernels of ops/cpu/gemm_kernels.h, on one thread or several, or oneDNN.
+// Chooses who computes a matrix product: the kernels of ops/cpu/gemm_kernels.h, on one thread or several, or oneDNN.
 #include "tapir/ops/linear/gemm_cpu.h"
 
 #include <cstddef>
@@ -37,7 +37,7 @@ void run(const Gemm<double>& g) { gemm_f64(g); }
 [[maybe_unused]] void run_part(const Gemm<float>& g, GemmMethod method) { gemm_part_f32(g, method); }
 [[maybe_unused]] void run_part(const Gemm<double>& g, GemmMethod method) { gemm_part_f64(g, method); }
 
-/// C = beta * C + bias: what a product with k == 0 is.
+/// C = beta * C + bias: a product with k == 0.
 template <class T>
 void scale(const Gemm<T>& g) {
     for (int64_t i = 0; i < g.m; ++i) {
@@ -46,7 +46,7 @@ void scale(const Gemm<T>& g) {
     }
 }
 
-/// From here oneDNN's blocking is ahead of ours (by 10 to 20%; below they are equal).
+/// From this size on oneDNN's blocking is ahead of ours (by 10 to 20%; below they are equal).
 constexpr int64_t onednn_from = 400 * 400 * 400;
 
 #ifdef TAPIR_HAVE_ONEDNN
@@ -58,11 +58,11 @@ bool with_onednn(const Gemm<float>& g, int threads) {
     const int64_t a_leading = a_rows ? g.a_row : g.a_col, b_leading = b_rows ? g.b_row : g.b_col;
     // A broadcast operand (stride 0) or overlapping rows are not a matrix to oneDNN.
     if (a_leading < (a_rows ? g.k : g.m) || b_leading < (b_rows ? g.n : g.k)) return false;
-    // Measured: at half the speed, since the lines of such columns drive each other out of its cache.
+    // Measured: oneDNN runs at half the speed, since the lines of such columns drive each other out of its cache.
     if (!a_rows && a_leading % 512 == 0 && g.n < 1024) return false;
     const OpenMPThreadsScope scope(threads);
     float beta = g.beta;
-    if (g.bias) {  // the product is added to it
+    if (g.bias) {  // the product is added to the bias
         const auto row = static_cast<std::size_t>(g.n) * sizeof(float);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
         for (int64_t i = 0; i < g.m; ++i) std::memcpy(g.c + i * g.c_row, g.bias, row);
@@ -90,7 +90,7 @@ void serial(const Gemm<T>& g) {
 // Work below this is not shared: waking the other threads costs microseconds, more when they sleep.
 constexpr int64_t shared_from_ns = 30'000;
 
-/// About how long the product takes on one thread of a 2020s core: arithmetic or memory, whichever is slower.
+/// Estimates how long the product takes on one thread of a 2020s core: arithmetic or memory, whichever is slower.
 template <class T>
 int64_t estimated_ns(const Gemm<T>& g) {
     constexpr int64_t fma_per_ns = 280 / sizeof(T), bytes_per_ns = 30;
@@ -99,7 +99,7 @@ int64_t estimated_ns(const Gemm<T>& g) {
     return compute > memory ? compute : memory;
 }
 
-/// The threads to share work among: 1 below shared_from_ns and inside another parallel region.
+/// Returns the number of threads to share work among: 1 below shared_from_ns and inside another parallel region.
 int64_t threads_for(int64_t ns) {
     if (ns < shared_from_ns) return 1;
     const int64_t threads = num_threads();
@@ -108,7 +108,7 @@ int64_t threads_for(int64_t ns) {
     return useful < threads ? useful : threads;
 }
 
-/// Runs part(i) for 0 <= i < parts on `threads` threads. Memory that runs out in a part, all that it throws, is thrown
+/// Runs part(i) for 0 <= i < parts on `threads` threads. If a part throws, as it does without memory, this throws it
 /// here.
 template <class Part>
 void share(int64_t parts, int64_t threads, const Part& part) {
@@ -124,7 +124,7 @@ void share(int64_t parts, int64_t threads, const Part& part) {
     if (failed) tapir::detail::fail_no_memory(tapir::detail::thread.caller);
 }
 
-/// C cut into rows x columns parts, each a whole number of units (but the last).
+/// Cuts C into rows x columns parts, each a whole number of units (but the last).
 struct Grid {
     int64_t rows = 1, columns = 1;
     static constexpr int64_t row_unit = 8, column_unit = 48;
@@ -132,7 +132,7 @@ struct Grid {
 
 int64_t units(int64_t size, int64_t unit) { return (size + unit - 1) / unit; }
 
-/// The grid of `threads` parts with the least reading of A and B: the shortest sides.
+/// Returns the grid of `threads` parts with the least reading of A and B: the shortest sides.
 template <class T>
 Grid grid_for(const Gemm<T>& g, int64_t threads) {
     Grid best;
@@ -146,7 +146,7 @@ Grid grid_for(const Gemm<T>& g, int64_t threads) {
     return best;
 }
 
-/// Where part i of `parts` begins, in elements.
+/// Returns the begin of part i of `parts`, in elements.
 int64_t part_begin(int64_t i, int64_t parts, int64_t size, int64_t unit) {
     const int64_t begin = units(size, unit) * i / parts * unit;
     return begin < size ? begin : size;
@@ -176,7 +176,7 @@ void shared(const Gemm<T>& g, int64_t threads) {
 template <class T>
 void product(const Gemm<T>& g) {
 #ifdef _OPENMP
-    // Below this many multiplications no shape takes shared_from_ns.
+    // With fewer multiplications no shape takes shared_from_ns.
     if (g.m * g.n * g.k > 100'000 && g.m > 0 && g.n > 0) {
         const int64_t threads = threads_for(estimated_ns(g));
         if (threads > 1) {

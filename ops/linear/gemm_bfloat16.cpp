@@ -1,5 +1,5 @@
-// bfloat16 products on the CPU by oneDNN: on processors with instructions for them (AVX-512 BF16, AMX) it multiplies them as they
-// are. Elsewhere the ops convert to float32 instead.
+// Multiplies bfloat16 matrices on the CPU by oneDNN, on processors with instructions for them (AVX-512 BF16, AMX), without a
+// conversion. Elsewhere the ops convert to float32 instead.
 #include "tapir/ops/linear/matmul_impl.h"
 
 #ifdef TAPIR_HAVE_ONEDNN
@@ -36,14 +36,14 @@ bool multiply_bfloat16(const MatrixProduct& p) {
     if (p.m == 0 || p.n == 0 || p.k == 0 || p.batch == 0 || p.accumulate) return false;
     const OpenMPThreadsScope threads(num_threads());
     try {
-        // Of a batch of one, or where the batch shares an operand, the step is not used.
+        // A batch of one, or an operand that the batch shares, does not use the step.
         const auto step = [&](std::int64_t given, std::int64_t size) { return given == 0 ? size : given; };
         if ((p.batch > 1) && (p.a_batch == 0 || p.b_batch == 0)) return false;
         const memory::desc a = matrices(p.batch, p.m, p.k, step(p.a_batch, p.m * p.k), p.a_row, p.a_col);
         const memory::desc b = matrices(p.batch, p.k, p.n, step(p.b_batch, p.k * p.n), p.b_row, p.b_col);
         const memory::desc c = matrices(p.batch, p.m, p.n, step(p.c_batch, p.m * p.n), p.c_row, 1);
         const memory::desc bias = p.bias ? matrices(1, 1, p.n, p.n, p.n, 1) : memory::desc();
-        // oneDNN keeps what it has made before.
+        // oneDNN caches what it has made before.
 #if DNNL_VERSION_MAJOR < 3
         const dnnl::matmul::desc op = p.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
         const dnnl::matmul product(dnnl::matmul::primitive_desc(op, engine()));
@@ -56,7 +56,7 @@ bool multiply_bfloat16(const MatrixProduct& p) {
         product.execute(stream, args);
         stream.wait();
         return true;
-    } catch (const dnnl::error&) {  // a layout that it does not take
+    } catch (const dnnl::error&) {  // oneDNN does not take this layout
         return false;
     }
 }

@@ -1,4 +1,4 @@
-// The matrix-product kernels of one thread, per instruction set. Callers use ops/gemm_impl.h.
+// The single-thread matrix-product kernels, per instruction set. Callers use ops/gemm_impl.h.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace tapir::kernels {
 /// Scratch memory of this thread, 64-byte aligned, valid until its next call; kept for the thread's life.
 void* gemm_workspace(std::size_t bytes);
 
-/// How a product is summed. A caller that splits one product over threads gives every part the same method, so that
+/// The way a product is summed. A caller that splits one product over threads gives every part the same method, so that
 /// the result does not depend on the split. (Within `tiles` the order of the sum depends on k alone.)
 enum class GemmMethod : int {
     dots,   // both operands contiguous along k: vector dot products, nothing packed
@@ -23,7 +23,7 @@ enum class GemmMethod : int {
 
 TAPIR_CPU_KERNEL(gemm_method_f32, GemmMethod(const Gemm<float>& g))
 TAPIR_CPU_KERNEL(gemm_method_f64, GemmMethod(const Gemm<double>& g))
-/// The product on this thread, and one part of a product for which gemm_method chose. They need m, n, k > 0.
+/// Compute the product on this thread, and one part of a product for which gemm_method chose. They need m, n, k > 0.
 TAPIR_CPU_KERNEL(gemm_f32, void(const Gemm<float>& g))
 TAPIR_CPU_KERNEL(gemm_f64, void(const Gemm<double>& g))
 TAPIR_CPU_KERNEL(gemm_part_f32, void(const Gemm<float>& g, GemmMethod method))

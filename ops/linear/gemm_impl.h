@@ -31,7 +31,7 @@ struct Gemm {
 void gemm(const Gemm<float>& g);
 void gemm(const Gemm<double>& g);
 
-/// `batch` products of one shape. Product i works on a + i * a_batch, b + i * b_batch, c + i * c_batch, and the one
+/// Computes `batch` products of one shape. Product i works on a + i * a_batch, b + i * b_batch, c + i * c_batch, and the one
 /// bias. A batch stride of 0 shares the operand. The outputs must not overlap.
 template <class T>
 struct GemmBatch {

@@ -19,8 +19,8 @@
 // the compiler would fuse the multiplication and the addition in some kernels and not in others.
 //
 // Note [Back and forth]: a batch of one reads a matrix that may not fit the second-level cache, and a recurrent model reads
-// it again and again: always from the front, the cache would hold none of what comes next. So every second sweep over a
-// large matrix goes from its end to its front and finds there what was read last (measured: 20% less time for 750 x 300
+// it again and again: if it always began at the front, the cache would hold nothing that it needs next. So every second sweep over a
+// large matrix goes from its end to its front and finds the elements read last (measured: 20% less time for 750 x 300
 // float32 with 1 MB of cache). The sums are the same.
 #pragma once
 
@@ -57,17 +57,17 @@ Product<T> as_given(const Gemm<T>& g) {
     return p;
 }
 
-/// The transposed product, C^T = B^T A^T.
+/// Returns the transposed product, C^T = B^T A^T.
 template <class T>
 Product<T> swapped(const Product<T>& p) {
     return {p.n, p.m, p.k, p.b, p.b_col, p.b_row, p.a, p.a_col, p.a_row, p.c, p.c_row, p.beta, p.alpha, p.bias, !p.transposed};
 }
 
-/// `total` cut into the fewest parts of `at_most`, with sizes that differ by at most one.
+/// Cuts `total` into the fewest parts of `at_most`, with sizes that differ by at most one.
 struct EvenSplit {
     int64_t parts = 1, size, larger = 0;  // the first `larger` parts have size + 1
     EvenSplit(int64_t total, int64_t at_most) : size(total) {
-        if (total <= at_most) return;  // most calls: two divisions are dear beside a small product
+        if (total <= at_most) return;  // most calls end here: two divisions are dear beside a small product
         parts = ceil_div(total, at_most);
         size = total / parts;
         larger = total - size * parts;
@@ -75,7 +75,7 @@ struct EvenSplit {
     int64_t operator[](int64_t i) const { return size + (i < larger); }
 };
 
-/// Whether this sweep over the matrix at `b` goes backwards: see Note [Back and forth]. A bit for each matrix, by address.
+/// True if this sweep over the matrix at `b` goes backwards: see Note [Back and forth]. A bit for each matrix, by address.
 inline bool sweeps_backwards(const void* b, int64_t bytes) {
     if (bytes < 256 * 1024) return false;
     static thread_local uint64_t last = 0;
@@ -88,13 +88,13 @@ inline bool sweeps_backwards(const void* b, int64_t bytes) {
 
 constexpr int dot_accumulators = vector_registers / 2;
 
-/// Rows of W taken at once with `x_rows` rows of x: x_rows * dot_rows accumulators.
+/// Number of W's rows taken at once with `x_rows` rows of x: x_rows * dot_rows accumulators.
 constexpr int dot_rows(int x_rows) { return x_rows == 3 ? dot_rows(4) : dot_accumulators / x_rows; }
 
 constexpr int power_of_two_from(int n) { return n <= 1 ? 1 : 2 * power_of_two_from((n + 1) / 2); }
 
 /// out[i * NW + j] = sum over p of x[i * x_row + p] * w[j * w_row + p], in whole vectors.
-/// Prefetch: the next NW rows of W, for a W beyond L1: few rows are streams too short for the hardware's prefetcher.
+/// Prefetch: loads the next NW rows of W early, for a W beyond L1: few rows are streams too short for the hardware's prefetcher.
 /// (With one row of x, NW is large and the loads themselves are the limit.)
 template <class T, int MX, int NW, bool Prefetch>
 TAPIR_ALWAYS_INLINE void dot_sums(int64_t k, const T* x, int64_t x_row, const T* w, int64_t w_row, Vec<T>* out) {
@@ -136,7 +136,7 @@ TAPIR_ALWAYS_INLINE void store_dots(const T* sums, T* c, const T* bias, T alpha,
     __builtin_memcpy(c, y, sizeof y);
 }
 
-/// The MX x NW dot products of rows i0... of x and rows j0... of W, stored into C.
+/// Computes the MX x NW dot products of rows i0... of x and rows j0... of W, and stores them into C.
 template <class T, int MX, int NW, bool Prefetch = false>
 TAPIR_ALWAYS_INLINE void dot_tile(const Product<T>& d, int64_t i0, int64_t j0) {
     constexpr int vectors = (power_of_two_from(MX * NW) + lanes<T> - 1) / lanes<T>;
@@ -153,7 +153,7 @@ TAPIR_ALWAYS_INLINE void dot_tile(const Product<T>& d, int64_t i0, int64_t j0) {
             store_dots<1>(sums + i * NW + j, d.c + (j0 + j) * d.c_row + i0 + i, d.bias ? d.bias + i0 + i : nullptr, d.alpha, d.beta);
 }
 
-/// Rows j0 .. j0 + NW of W with every row of x, four at a time.
+/// Multiplies rows j0 .. j0 + NW of W with every row of x, four at a time.
 template <class T, int NW, bool Prefetch>
 void dot_columns(const Product<T>& d, int64_t j0) {
     int64_t i = 0;
@@ -180,7 +180,7 @@ TAPIR_ALWAYS_INLINE void store_line_sums(const Product<T>& d, int64_t j0, Vec<T>
     for (int j = 0; j < NW; ++j) store_dots<1>(packed + j, d.c + (j0 + j) * d.c_row, d.bias, d.alpha, d.beta);
 }
 
-/// One row of x with rows j0 .. j0 + stream_rows of W, while those that come next are fetched. The sums are those of dot_tile.
+/// Multiplies one row of x with rows j0 .. j0 + stream_rows of W, and fetches the next ones. The sums are those of dot_tile.
 constexpr int stream_rows = 4;
 template <class T>
 TAPIR_ALWAYS_INLINE void dot_stream(const Product<T>& d, int64_t j0, bool backwards) {
@@ -205,7 +205,7 @@ TAPIR_ALWAYS_INLINE void dot_stream(const Product<T>& d, int64_t j0, bool backwa
     store_line_sums<NW>(d, j0, acc);
 }
 
-/// One row of x. W's rows left over go in halving groups.
+/// Computes one row of x. W's remaining rows go in halving groups.
 template <class T, int NW>
 void dots_one(const Product<T>& d, int64_t from, bool backwards) {
     const int64_t end = from + (d.n - from) / NW * NW;
@@ -228,7 +228,7 @@ void dots_one(const Product<T>& d) {
     const int64_t bytes = d.n * d.k * int64_t{sizeof(T)};
     const bool backwards = sweeps_backwards(d.b, bytes);
     if (bytes <= 48 * 1024 || d.b_col != d.k || d.n < stream_rows) return dots_one<T, dot_rows(1)>(d, 0, backwards);
-    // W lies in one piece beyond the first-level cache: few streams at a time, the next ones fetched.
+    // W is one piece beyond the first-level cache: few streams at a time, the next ones fetched.
     const int64_t end = d.n / stream_rows * stream_rows;
     if (backwards) {
         if (end < d.n) dots_one<T, stream_rows / 2>(d, end, true);
@@ -260,7 +260,7 @@ void dots_many(const Product<T>& d) {
     for (; j < d.n; ++j) dot_columns<T, 1, false>(d, j);
 }
 
-/// A row of x that is not contiguous is copied first.
+/// Copies a row of x that is not contiguous first.
 template <class T>
 void dots_strided_x(Product<T> d) {
     T* x = static_cast<T*>(gemm_workspace(sizeof(T) * static_cast<std::size_t>(d.k)));
@@ -283,7 +283,7 @@ void dots(const Product<T>& d) {
 constexpr int64_t rows_block_k = 96;        // rows whose sum is taken at once; the blocks' sums are added in order
 constexpr int64_t rows_block_bytes = 8192;  // of y: it stays in L1 beside the rows
 
-/// sum = sum over r < Rows of x[r * x_step] * w[r * w_row + ...], n elements, + what is in sum unless First. sum has room
+/// sum = sum over r < Rows of x[r * x_step] * w[r * w_row + ...], n elements, + the old sum unless First. sum has room
 /// for whole vectors.
 template <int Rows, bool First_, class T>
 void add_rows(const T* x, int64_t x_step, const T* w, int64_t w_row, int64_t n, T* sum) {
@@ -304,7 +304,7 @@ void add_rows(const T* x, int64_t x_step, const T* w, int64_t w_row, int64_t n, 
     }
 }
 
-/// Rows [from, to) of B, weighted, into sum.
+/// Sums rows [from, to) of B, weighted, into sum.
 template <class T>
 void sum_rows(const Product<T>& d, int64_t from, int64_t to, int64_t j0, int64_t n, T* sum) {
     const T *x = d.a + from * d.a_col, *w = d.b + from * d.b_row + j0;
@@ -363,7 +363,7 @@ void weighted_rows(const Product<T>& d) {
 
 // --------------------------------------------------------------------------------------------------------- tiles
 
-/// The most vectors of B beside `rows` accumulator rows: rows * vectors accumulators, one row of B and (where the FMA
+/// Returns the most vectors of B beside `rows` accumulator rows: rows * vectors accumulators, one row of B and (where the FMA
 /// cannot broadcast from memory) one broadcast must fit the registers.
 constexpr int tile_vectors(int64_t rows) {
 #if defined(__AVX512F__)
@@ -386,7 +386,7 @@ constexpr int tile_vectors_most = 8;
 enum TileVariant : int { whole, partial, prefetching };
 constexpr int prefetch_steps = 4;  // rows of B ahead: about 50 cycles
 
-/// p moved by `step` elements, in bytes: else GCC makes a second copy of every loop for a step of one element.
+/// Moves p by `step` elements, counted in bytes: else GCC makes a second copy of every loop for a step of one element.
 template <class T>
 TAPIR_ALWAYS_INLINE const T* at_bytes(const T* p, int64_t step) {
     return reinterpret_cast<const T*>(reinterpret_cast<const char*>(p) + step * int64_t{sizeof(T)});
@@ -470,7 +470,7 @@ void tile(const Tile<T>& t) {
 template <class T>
 using TileFn = void (*)(const Tile<T>&);
 
-/// Each tile with whole vectors, with a partial last vector, and (wide tiles) with B prefetched.
+/// Holds each tile with whole vectors, with a partial last vector, and (wide tiles) with B prefetched.
 template <class T>
 struct TileTable {
     TileFn<T> fn[3][tile_rows + 1][tile_vectors_most + 1] = {};
@@ -497,7 +497,7 @@ template <class T>
 constexpr int64_t block_k = 1536 / int64_t{sizeof(T)};
 template <class T>
 constexpr int64_t block_n = 24 * lanes<T>;
-/// Tiles of A that are packed together: two cache lines of a row.
+/// Number of A's tiles that are packed together: two cache lines of a row.
 template <class T>
 constexpr int64_t packed_tiles = 128 / (tile_rows * int64_t{sizeof(T)});
 
@@ -549,7 +549,7 @@ void pack_rows(int64_t k, int64_t rows, const T* src, int64_t row, int64_t col, 
         for (int64_t i = 0; i < rows; ++i) *dst++ = src[i * row];
 }
 
-/// pack_rows of several tiles, one after the other, from columns of A: each cache line that a step touches is read once and
+/// Runs pack_rows for several tiles, one after the other, from columns of A: each cache line that a step touches is read once and
 /// whole. (Lines of other steps, often a power of two apart, would drive it out before the next tile came for the rest.)
 template <class T>
 void pack_tiles(int64_t k, const EvenSplit& rows, int64_t first, int64_t tiles, const T* src, int64_t col, T* dst) {
@@ -599,7 +599,7 @@ void store_transposed(const T* sums, int64_t width, int64_t rows, int64_t column
     }
 }
 
-/// One block of C, in tiles.
+/// Computes one block of C, in tiles.
 template <class T>
 struct Block {
     Product<T> p;
@@ -677,7 +677,7 @@ void run_block(const Block<T>& block) {
     }
 }
 
-/// As run_block for a transposed product: lanes<T> rows of sums at a time, transposed into C.
+/// As run_block for a transposed product: makes lanes<T> rows of sums at a time, and transposes them into C.
 template <class T>
 void run_block_transposed(const Block<T>& block) {
     const Product<T>& p = block.p;
@@ -705,7 +705,7 @@ void run_block_transposed(const Block<T>& block) {
     }
 }
 
-/// B's panels, each k x (vectors * lanes), one after the other.
+/// Packs B's panels, each k x (vectors * lanes), one after the other.
 template <class T>
 void pack_block(const Product<T>& p, const EvenSplit& panels, T* dst) {
     for (int64_t v = 0, j = 0; v < panels.parts; ++v) {
@@ -715,7 +715,7 @@ void pack_block(const Product<T>& p, const EvenSplit& panels, T* dst) {
     }
 }
 
-/// What a tiled product costs beside its memory traffic, in rough quarter-cycles.
+/// Estimates a tiled product's cost beside its memory traffic, in rough quarter-cycles.
 template <class T>
 int64_t tiles_cost(const Product<T>& p) {
     const int64_t fma = 2 * p.k * p.m * ceil_div(p.n, lanes<T>);
@@ -731,7 +731,7 @@ Product<T> better_side(const Product<T>& p) {
     return s;
 }
 
-/// How a tiled product is gone through. The limits are measured (in bytes, float32, 32 KB L1 and 1 MB L2).
+/// The order in which a tiled product is computed. The limits are measured (in bytes, float32, 32 KB L1 and 1 MB L2).
 template <class T>
 struct Plan {
     bool pack_b, pack_a, b_outer, prefetch_b;
@@ -740,9 +740,9 @@ struct Plan {
     explicit Plan(const Product<T>& p) {
         const int64_t a_bytes = p.m * p.k * int64_t{sizeof(T)}, b_bytes = p.k * p.n * int64_t{sizeof(T)};
         pack_b = p.b_col != 1 || (p.m >= 128 && b_bytes > 512 * 1024) || (p.m >= 512 && b_bytes > 64 * 1024);
-        // A's columns cost a cache line and soon a page a step: worth packing when many panels use them.
+        // A's columns cost a cache line and soon a page per step: packing pays when many panels use them.
         pack_a = p.a_col != 1 && p.k >= 64 && p.n >= 4 * lanes<T> && p.m > 1 && a_bytes >= 64 * 1024 && p.a_col * int64_t{sizeof(T)} >= 1024;
-        // With few steps C's traffic is what counts, and goes row by row.
+        // With few steps C's traffic dominates, and goes row by row.
         b_outer = !pack_b && !pack_a && p.k > 16;
         prefetch_b = !pack_b && b_bytes > 192 * 1024;
         // A transposed product goes in groups of lanes<T> rows: see run_block_transposed.

@@ -49,7 +49,7 @@ TAPIR_ALWAYS_INLINE void store(T* p, Vec<T> v) {
     __builtin_memcpy(p, &v, sizeof v);
 }
 
-// First<T>: the first `count` lanes of a vector (0 <= count <= lanes<T>).
+// First<T> handles the first `count` lanes of a vector (0 <= count <= lanes<T>).
 // load_first fills the other lanes with zero; neither function touches memory beyond the count.
 #if defined(__AVX512F__)
 template <class T>

@@ -1,4 +1,4 @@
-// Matrix products: shapes and strides here, arithmetic in kernels::gemm.
+// Matrix products: this file handles shapes and strides, kernels::gemm the arithmetic.
 #include "tapir/ops/linear/matmul.h"
 
 #include "tapir/autograd/backward_impl.h"
@@ -134,7 +134,7 @@ MatmulPrecision matmul_precision = MatmulPrecision::highest;
 
 constexpr int64_t kWorthBFloat16 = 64 * 64 * 64;  // multiplications from which oneDNN's overhead does not count
 
-// The dtype a product is computed in. CUDA multiplies 16-bit floats as they are, and sums in float32; so do processors that can.
+// Returns the dtype a product is computed in. CUDA multiplies 16-bit floats as they are, and sums in float32; so do processors that can.
 DType product_dtype(DType dtype, Device device, int64_t multiplications) {
     const bool is_16_bit = dtype == float16 || dtype == bfloat16;
     if (is_16_bit && device.type == DeviceType::cpu) {
@@ -150,7 +150,7 @@ struct Side {
     Shape batch, batch_strides;
 };
 
-// The last two dimensions as a matrix, the others as a batch. A vector is a row on the left, a column on the right.
+// Takes the last two dimensions as a matrix, the others as a batch. A vector is a row on the left, a column on the right.
 Side side_of(const Tensor& t, bool left) {
     const TensorImpl* x = t.impl();
     Side side{x->data, 0, 0, {}, {}};
@@ -170,13 +170,13 @@ int64_t batch_stride(const Side& side, int d, int rank) {
     return own < 0 || side.batch.raw(own) == 1 ? 0 : side.batch_strides.raw(own);
 }
 
-// Batch dimensions, and how far apart their matrices are.
+// Batch dimensions, and the strides between their matrices.
 struct Batch {
     int rank = 0;
     int64_t size[kMaxRank], a_step[kMaxRank], b_step[kMaxRank];
 };
 
-// Dimensions that lie behind each other on both sides become one: fewer calls.
+// Merges dimensions that lie behind each other on both sides: fewer calls.
 Batch merged_batch(const Shape& batch, const Side& left, const Side& right) {
     Batch merged;
     for (int d = 0; d < batch.rank(); ++d) {
@@ -192,7 +192,7 @@ Batch merged_batch(const Shape& batch, const Side& left, const Side& right) {
     return merged;
 }
 
-constexpr int64_t kMostCalls = 8;  // on a device; rather than more of them, operands are brought into order
+constexpr int64_t kMostCalls = 8;  // on a device; to avoid more of them, operands are copied into order
 
 // out (contiguous) = a b, for a and b of the computed dtype.
 void multiply_all(const Tensor& out, const Tensor& a, const Tensor& b, int64_t m, int64_t n, int64_t k) {
@@ -222,7 +222,7 @@ void multiply_all(const Tensor& out, const Tensor& a, const Tensor& b, int64_t m
     }
     const auto size = static_cast<int64_t>(itemsize(out.dtype()));
     int64_t index[kMaxRank] = {};
-    // The last dimension is one call; the others are counted up.
+    // The last dimension is one call; a loop counts through the others.
     p.batch = inner;
     p.a_batch = dims.a_step[last];
     p.b_batch = dims.b_step[last];
@@ -244,7 +244,7 @@ void multiply_all(const Tensor& out, const Tensor& a, const Tensor& b, int64_t m
     }
 }
 
-// Whether it is a matrix to cuBLAS (or many of one layout): rows or columns without gaps between elements, and apart.
+// True if it is a matrix to cuBLAS (or many of one layout): rows or columns without gaps between elements, and without overlap.
 bool is_matrix(const TensorImpl* x) {
     if (x->rank < 2) return x->rank == 1 && (x->strides[0] == 1 || x->sizes[0] == 1);
     const int64_t rows = x->sizes[x->rank - 2], cols = x->sizes[x->rank - 1];
@@ -261,13 +261,13 @@ Tensor matrix_for_device(const Tensor& t, const Loc& loc) {
 
 namespace {
 
-// An operand of this dtype as the device multiplies it; not recorded.
+// Converts an operand to this dtype, in a form that the device multiplies; not recorded.
 Tensor operand(const Tensor& t, DType computed, const Loc& loc) {
     Tensor ready = t.to(computed, loc);
     return on_gpu(ready) ? matrix_for_device(ready, loc) : ready;
 }
 
-// What ends the message about inner dimensions that differ: which operand, transposed, would fit, or whether the other order would.
+// Returns the end of the message about inner dimensions that differ: the operand that would fit transposed, or that the other order would.
 std::string product_hint(const Shape& a, const Shape& b) {
     const int64_t m = a.rank() < 2 ? 0 : a.raw(a.rank() - 2), k = a.back(), l = b.rank() < 2 ? b.back() : b.raw(b.rank() - 2), n = b.back();
     const auto turned = [](const char* which, const Shape& of) {
@@ -279,7 +279,7 @@ std::string product_hint(const Shape& a, const Shape& b) {
     return "";
 }
 
-// What ends the message about an input of another width than the weight's.
+// Returns the end of the message about an input whose width differs from the weight's.
 std::string linear_hint(const Shape& x, const Shape& weight) {
     if (weight.rank() != 2 || x.rank() == 0) return "";
     const int64_t in = weight[1];
@@ -292,14 +292,14 @@ std::string linear_hint(const Shape& x, const Shape& weight) {
     return "";
 }
 
-// The batch's dimensions of a b.
+// Returns the batch dimensions of a b.
 Shape batch_of(const char* op, const Tensor& a, const Tensor& b, const Loc& loc) {
     const Shape x(a.impl()->sizes, std::max(a.dim() - 2, 0)), y(b.impl()->sizes, std::max(b.dim() - 2, 0));
     if (!detail::do_broadcast(x, y)) fail<ShapeError>(loc, "{}: batch dimensions do not broadcast: {} x {}", op, a.shape(), b.shape());
     return broadcast_shapes(x, y, op, loc);
 }
 
-// a b without a record. The result has the promoted dtype.
+// Computes a b without a record. The result has the promoted dtype.
 Tensor product(const char* op, const Tensor& a, const Tensor& b, const Loc& loc) {
     detail::check_same_device(op, a, b, loc);
     const TensorImpl *x = a.impl(), *y = b.impl();
@@ -312,7 +312,7 @@ Tensor product(const char* op, const Tensor& a, const Tensor& b, const Loc& loc)
     Shape shape = x->rank > 2 || y->rank > 2 ? batch_of(op, a, b, loc) : Shape();
     if (x->rank > 1) shape.push_back(m, loc);
     if (y->rank > 1) shape.push_back(n, loc);
-    // Of sizes beyond any memory it wraps, and the result is refused below.
+    // This wraps for sizes beyond any memory, whose result is refused below.
     const auto products = static_cast<int64_t>(static_cast<std::uint64_t>(m) * static_cast<std::uint64_t>(n) * static_cast<std::uint64_t>(k));
     const DType dtype = promote(x->dtype, y->dtype), computed = product_dtype(dtype, x->device, products);
     const bool as_it_is = !on_gpu(x) || (is_matrix(x) && is_matrix(y));
@@ -327,7 +327,7 @@ Tensor product(const char* op, const Tensor& a, const Tensor& b, const Loc& loc)
     return out.to(dtype, loc);
 }
 
-// A tensor as a matrix: leading dimensions become rows, a vector one row.
+// Views a tensor as a matrix: leading dimensions become rows, a vector one row.
 Tensor rows_of(const Tensor& t) {
     if (t.dim() == 2) return t;
     const int64_t width = t.impl()->sizes[t.dim() - 1];
@@ -341,7 +341,7 @@ void matmul_rule(Backward& b) {
         if (b.needs(1)) b.give(1, g * x);
         return;
     }
-    // Vectors become the matrices that they stand for, and the gradient gets their dimension back.
+    // Vectors become matrices, and the gradient gets their dimension back.
     if (y.dim() == 1) {  // (..., n, k) x (k,): g is (..., n)
         if (b.needs(0)) {
             if (x.dim() == 2) {
@@ -442,7 +442,7 @@ Tensor outer(In a, In b) {
 
 namespace {
 
-// With a weight (in,), of one output without a dimension of its own, and with a bias of any other shape that the result takes.
+// True for a weight (in,), of one output without a dimension of its own, and for a bias of any other shape that the result takes.
 bool is_composed_linear(const TensorImpl* x, const TensorImpl* weight, const TensorImpl* bias) noexcept {
     if (weight->rank == 1) return !bias || bias->rank == 0;
     if (!bias || weight->rank != 2 || x->rank == 0 || (bias->rank == 1 && bias->sizes[0] == weight->sizes[0]) || bias->rank > x->rank) return false;
@@ -503,7 +503,7 @@ Tensor linear(In x, In weight, const Tensor& bias) {
                       w->sizes[0], b ? b->data : nullptr},
                      in->device);
         });
-    } else if (b && is_floating(in->dtype) && !as_it_is) {  // 16-bit floats: rounded once, after the bias
+    } else if (b && is_floating(in->dtype) && !as_it_is) {  // 16-bit floats are rounded once, after the bias
         const detail::UnrecordedPartsOf parts(x.loc);
         const Tensor wide_weight = weight.tensor.to(computed, x.loc);
         const Tensor wide = product("linear", x.tensor.to(computed, x.loc), transpose(wide_weight, 0, 1), x.loc);
@@ -523,7 +523,7 @@ Tensor linear(In x, In weight, const Tensor& bias) {
 
 namespace {
 
-// As PyTorch, which does not look at c where beta is 0, nor at the product where alpha is: neither nan nor infinity in them counts.
+// A beta or an alpha of 0 drops its term, even nan and infinity, as in PyTorch.
 Tensor plus_product(const char* op, const In& c, const Tensor& product, Scalar beta, Scalar alpha) {
     const Tensor scaled = alpha.as_double() != 0 ? product * alpha : gated_mul(alpha, In(product, c.loc));
     if (beta.as_double() != 0) return c.tensor * beta + scaled;
@@ -531,7 +531,7 @@ Tensor plus_product(const char* op, const In& c, const Tensor& product, Scalar b
     return scaled + zeros_like(c);
 }
 
-// Whether the product of 16-bit floats is computed in float32: then the sum is, too, and rounded once.
+// True if the product of 16-bit floats is computed in float32: then the sum is, too, and rounded once.
 bool is_summed_wide(const In& c, const In& a, const In& b) {
     const DType dtype = a->dtype;
     if ((dtype != float16 && dtype != bfloat16) || c->dtype != dtype || b->dtype != dtype || detail::thread.autocast) return false;
@@ -539,7 +539,7 @@ bool is_summed_wide(const In& c, const In& a, const In& b) {
     return product_dtype(dtype, a->device, multiplications) == float32;
 }
 
-// beta * c + alpha * a b, of tensors with a_dim and b_dim dimensions.
+// Computes beta * c + alpha * a b, for tensors with a_dim and b_dim dimensions.
 Tensor add_product(const char* op, const In& c, const In& a, int a_dim, const In& b, int b_dim, Scalar beta, Scalar alpha) {
     const detail::ComposedOp composed(op);
     for (const In* t : {&c, &a, &b}) detail::check_defined(*t, op);
@@ -596,7 +596,7 @@ Tensor Tensor::addmm(const Tensor& a, const Tensor& b, Scalar beta, Scalar alpha
 
 namespace {
 
-// Of float32 and float64: what is multiplied without a conversion.
+// True if operands of float32 and float64 can be multiplied without a conversion.
 bool can_multiply(const Tensor& a, const Tensor& b, const Tensor& out) noexcept {
     const TensorImpl *x = a.impl(), *y = b.impl(), *z = out.impl();
     const bool is_here = x->device == cpu && y->device == cpu && z->device == cpu;
@@ -636,7 +636,7 @@ bool linear_into(const FormCall& x, const Tensor& out) {
 
 }  // namespace
 
-// A weight (out, in), or (in,) of one output without a dimension; the result holds the bias.
+// Takes a weight (out, in), or (in,) of one output without a dimension; the result holds the bias.
 [[maybe_unused]] static ValueType types_of_linear(const TypeCall& t) {
     using namespace types;
     const ValueType &x = ranked(t[0], 1), &weight = ranked(t[1], 1, 2);

@@ -1,4 +1,4 @@
-// A matrix product on raw memory, for the ops that are made of one.
+// A matrix product on raw memory, for the ops that use one.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace tapir {
 
-/// c (m, n), rows c_row apart = a (m, k) b (k, n) + bias, or += with accumulate; `batch` times, the matrices that far
+/// c (m, n), rows c_row apart, = a (m, k) b (k, n) + bias, or += with accumulate; `batch` times, the matrices that far
 /// apart. Strides in elements. dtype: float32, float64, bfloat16, int32 or int64 (the last two without bias and
 /// accumulate); on CUDA float16 as well, and one stride of a and one of b is 1.
 struct MatrixProduct {
@@ -25,14 +25,14 @@ struct MatrixProduct {
     bool accumulate = false;
     std::int64_t batch = 1, a_batch = 0, b_batch = 0, c_batch = 0;
 };
-/// Whether this processor multiplies bfloat16 (and oneDNN is built in).
+/// True if this processor multiplies bfloat16 (and oneDNN is built in).
 bool has_fast_bfloat16();
-/// The product of bfloat16 matrices, summed in float32. False, and nothing done, for what oneDNN does not take.
+/// Multiplies bfloat16 matrices, summed in float32. Returns false, without work done, if oneDNN does not take them.
 bool multiply_bfloat16(const MatrixProduct& product);
 
-/// With memory of this device. bfloat16 on the CPU: without accumulate.
+/// Multiplies on memory of this device. bfloat16 on the CPU: without accumulate.
 void multiply(const MatrixProduct& product, Device device);
-/// The tensor, or a copy without gaps: one whose last two dimensions a product on a device can read. Not recorded.
+/// Returns the tensor, or a copy without gaps whose last two dimensions a product on a device can read. Not recorded.
 Tensor matrix_for_device(const Tensor& t, const Loc& loc = {});
 
 }  // namespace tapir

@@ -1,4 +1,4 @@
-// packed_linear: linear() of one row by a weight that does not change, in the layout that this is fastest in. Only graphs that are about
+// packed_linear: linear() of one row by a weight that does not change, in the layout that is fastest for it. Only graphs that are about
 // to run have it (autograd/trace/pass_pack.cpp).
 #include "tapir/ops/linear/packed_linear_impl.h"
 
@@ -19,13 +19,13 @@ struct PackedAttrs {
 
 const float* floats(const Tensor& t) { return static_cast<const float*>(t.raw_data()); }
 
-// The row's length; 0: these are no operands of the op.
+// Returns the row's length; 0 if these cannot be operands of the op.
 int64_t row_of(const FormCall& x, int64_t n) {
     if (x.count < 2 || x.count > 3 || n <= 0) return 0;
     const TensorImpl *in = x[0].impl(), *w = x[1].impl();
     const auto is_plain = [](const TensorImpl* t) { return detail::is_plain(t, float32); };
     if (!is_plain(in) || !is_plain(w) || in->rank == 0 || in->numel == 0 || in->numel != in->sizes[in->rank - 1]) return 0;
-    const int64_t k = in->numel, most = w->numel / k;  // n is not yet known to be small
+    const int64_t k = in->numel, most = w->numel / k;  // n may still be large
     if (n > most || w->numel != kernels::packed_size(k, n)) return 0;
     if (x.count == 3 && !(is_plain(x[2].impl()) && x[2].dim() == 1 && x[2].impl()->numel == n)) return 0;
     return k;

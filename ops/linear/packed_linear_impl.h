@@ -5,7 +5,7 @@
 
 namespace tapir {
 
-/// What packed_linear reads of a float32 weight (n, k) on the CPU: one dimension, in a layout of this processor's.
+/// Packs a float32 weight (n, k) on the CPU for packed_linear: one dimension, in a layout of this processor's.
 Tensor packed_weight(const Tensor& weight);
 
 }  // namespace tapir

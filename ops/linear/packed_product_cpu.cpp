@@ -1,5 +1,5 @@
-// A packed matrix times one vector. The rows lie in blocks of 8 vectors (4 without AVX-512), of what is left in halving ones; within a
-// block one column after the other. Each row has a sum in its lane, two or more of them in turn, so that eight at least are in flight.
+// A packed matrix times one vector. The rows lie in blocks of 8 vectors (4 without AVX-512), the remaining ones in halving blocks; a
+// block stores one column after the other. Each row has a sum in its lane, two or more of them in turn, so that at least eight are in flight.
 #include "tapir/ops/linear/packed_product_kernels.h"
 
 #include "tapir/ops/linear/gemm_simd_cpu.h"

@@ -1,5 +1,5 @@
 // cross_entropy and nll_loss. With class indices cross_entropy is one op with one kernel: the forward pass has the
-// softmax in hand, so while recording it writes the gradient of the loss too, and backward only scales that.
+// softmax at hand, so while recording it writes the gradient of the loss too, and backward only scales that.
 #include <array>
 
 #include "tapir/autograd/backward_impl.h"
@@ -59,7 +59,7 @@ TAPIR_OP(
     TAPIR_SAMPLE_AS("f(6,3) i(6)<3", "nll_loss(x[0], x[1], torch.tensor([0.5, 1, 2]).to(x[0].dtype), ignore_index=1, reduction='sum')",
                     nll_loss(x[0], x[1],
                              {.weight = tensor({0.5, 1.0, 2.0}, {x[0].dtype(), x[0].device()}), .ignore_index = 1, .reduction = Reduction::sum})));
-// What the rule of cross_entropy with class indices is where that is recorded, so that a graph of a gradient has one node for it, too.
+// As an op of its own, the recorded rule of cross_entropy with class indices is one node in the graph of a gradient.
 TAPIR_OP(cross_entropy_backward, cross_entropy_backward_rule, "The gradient of cross_entropy: g (softmax(logits) - one_hot(target)).",
          TAPIR_SAMPLE_AS("f() f(4,5) i(4)<5", "torch.autograd.functional.vjp(lambda t: cross_entropy(t, x[2]), x[1], x[0])[1]",
                          cross_entropy_backward(x[0], x[1], x[2], {})),
@@ -88,7 +88,7 @@ using std::int64_t;
 struct Attrs {
     int64_t ignore_index;
     double smoothing;
-    double scale;  // of every loss in the result: 1, or 1 / the summed weights; on a GPU, which does not tell, see Loss
+    double scale;  // of every loss in the result: 1, or 1 / the summed weights; on a GPU it is not known here, see Loss
     Reduction reduction;
     bool weighted;
     bool scale_saved;
@@ -101,7 +101,7 @@ struct Call {
 
 int class_dim(int rank) { return rank == 1 ? 0 : 1; }
 
-// x in the form that the kernels read.
+// Returns x in the form that the kernels read.
 Tensor plain(const Tensor& x, DType dtype, const Loc& loc = {}) {
     const detail::UnrecordedPartsOf parts(loc);
     return to(contiguous(x), dtype);
@@ -147,7 +147,7 @@ void check_shapes(const char* op, const In& x, const In& targets, const CrossEnt
     }
 }
 
-// Checks every target before anything is computed, and sums their weights.
+// Checks every target before anything is computed, and returns the sum of their weights.
 template <class T>
 double check_targets(const char* op, const Classes& c, int64_t ignore_index, const Loc& loc) {
     const int64_t* target = c.indices();
@@ -166,7 +166,7 @@ double check_targets(const char* op, const Classes& c, int64_t ignore_index, con
     return weight ? sum : static_cast<double>(count);
 }
 
-// What ends the message about targets that do not fit: how they would.
+// Returns the end of the message about targets that do not fit: the shape that would.
 std::string class_hint(const Tensor& x, const Tensor& targets) {
     const int rank = x.dim();
     const std::string where = fmt::format("; the classes are dimension {}", class_dim(rank));
@@ -227,7 +227,7 @@ kernels::CrossEntropyArgs kernel_args(const Classes& c, const Attrs& attrs, void
             grad};
 }
 
-// The reduced losses in `losses`, a tensor of T, as a 0-d tensor.
+// Reduces `losses`, a tensor of T, to a 0-d tensor.
 template <class T>
 void sum_losses(const T* losses, int64_t n, double scale, const Tensor& out) {
     double sum = 0;
@@ -235,7 +235,7 @@ void sum_losses(const T* losses, int64_t n, double scale, const Tensor& out) {
     *static_cast<T*>(out.raw_data()) = static_cast<T>(sum * scale);
 }
 
-// Room for a number of each position.
+// Holds a number for each position.
 class Losses {
  public:
     explicit Losses(const Classes& c) {
@@ -254,7 +254,7 @@ class Losses {
     void* data_ = on_stack_.data();
 };
 
-// Runs compute(losses) into out, or what they reduce to.
+// Runs compute(losses) into out, or reduces its losses into out.
 template <class Compute>
 void reduce_into(const Classes& c, Reduction reduction, double scale, const Tensor& out, const Compute& compute) {
     if (reduction == Reduction::none) return compute(out.raw_data());
@@ -267,7 +267,7 @@ void reduce_into(const Classes& c, Reduction reduction, double scale, const Tens
     }
 }
 
-// The same as a new tensor.
+// Overload that makes a new tensor.
 template <class Compute>
 Tensor reduced(const Classes& c, const Shape& shape, Reduction reduction, double scale, const Loc& loc, const Compute& compute) {
     const bool is_none = reduction == Reduction::none;
@@ -277,7 +277,7 @@ Tensor reduced(const Classes& c, const Shape& shape, Reduction reduction, double
     return out;
 }
 
-// What a GPU makes of the classes.
+// The result of a GPU.
 struct Loss {
     Tensor out;
     Tensor scale;  // float64, of every loss in the result; undefined for 1
@@ -305,7 +305,7 @@ Loss reduced_on_gpu(const char* op, const Kernel& kernel, const Classes& c, cons
     return loss;
 }
 
-// Saves these, the weight and the scale, where there are such.
+// Saves these, the weight and the scale, if there are any.
 void finish_loss(const OpInfo& op, const In& x, const Tensor& targets, const Tensor& weight, const Loss& loss, const Attrs& attrs,
                  std::initializer_list<const Tensor*> more, bool recorded) {
     const Tensor* const inputs[] = {&x.tensor, &targets, &weight};
@@ -338,7 +338,7 @@ Tensor fused_cross_entropy(const In& logits, const In& targets, const CrossEntro
     const Classes c = prepare("cross_entropy", logits, targets, options);
     const Attrs attrs = attrs_of(c, options);
     const bool keep = recording(logits.loc, {&logits.tensor}) != nullptr;
-    Tensor grad;  // of the logits, for a gradient of the result of 1
+    Tensor grad;  // of the logits, for a result's gradient of 1
     if (keep) grad = detail::make_empty_like(logits.tensor.impl(), logits.tensor.dtype(), logits.loc);
     Loss loss;
     if (on_gpu(c.input)) {
@@ -383,7 +383,7 @@ void fill_distribution(const Classes& c, const Attrs& attrs, const Distribution&
     }
 }
 
-// Where the record has the weight and the scale after `first` other saved tensors.
+// Return the weight and the scale of the record, which are saved after `first` other tensors.
 Tensor saved_weight(const Backward& b, int first) { return b.attrs<Attrs>().weighted ? b.saved(first) : Tensor(); }
 Tensor saved_scale(const Backward& b, int first) {
     const Attrs& attrs = b.attrs<Attrs>();
@@ -420,7 +420,7 @@ Distribution distribution(const Backward& b, const Tensor& targets, const Tensor
     return d;
 }
 
-// The same made of ops, for rules that are recorded, of an input like x.
+// Makes the same of ops, for rules that are recorded; the input is like x.
 struct Like {
     Shape shape;
     DType dtype;
@@ -447,10 +447,10 @@ Distribution distribution_of_ops(const Like& x, const Attrs& attrs, const Tensor
     return {d.q / scale, d.mass / scale};
 }
 
-// The gradient of the result as a factor for an input of this rank.
+// Returns the gradient of the result as a factor for an input of this rank.
 Tensor grad_factor(const Tensor& g, Reduction reduction, int rank) { return reduction != Reduction::none ? g : unsqueeze(g, class_dim(rank)); }
 
-// Nobody but the record holds it, and the record is about to drop it.
+// True if only the record holds it, and the record is about to drop it.
 bool may_overwrite(const Backward& b, const Tensor& saved) {
     return b.walk().releasing && __atomic_load_n(&saved.impl()->refs, __ATOMIC_ACQUIRE) == 2;
 }
@@ -511,7 +511,7 @@ void nll_loss_rule(Backward& b) {
     b.give(0, d.q * -grad_factor(b.grad(), attrs.reduction, shape.rank()));
 }
 
-// In `out`: contiguous, like c.input.
+// Writes to `out`: contiguous, like c.input.
 void run_gradient(const Classes& c, Attrs attrs, const Tensor& g, const Tensor& out) {
     const bool of_lines = attrs.reduction == Reduction::none;
     if (c.input.numel() == 0) return;
@@ -682,7 +682,7 @@ Tensor cross_entropy_backward_of(const FormCall& x, const Call& a) {
     return cross_entropy_backward(x[0], x[1], x[2], {x.count > 3 ? x[3] : Tensor(), a.ignore_index, a.reduction, a.label_smoothing});
 }
 
-// Operands of the op that the kernel can be given as they are: of x[from], targets and weight. Targets are checked.
+// Takes operands of the op that the kernel can read as they are: x[from], targets and weight. Checks targets.
 bool take(const char* op, const FormCall& x, int from, Classes& c) {
     const Call& a = *static_cast<const Call*>(x.attrs);
     const TensorImpl *in = x[from].impl(), *targets = x[from + 1].impl();
@@ -721,7 +721,7 @@ bool cross_entropy_backward_into(const FormCall& x, const Tensor& out) {
     return true;
 }
 
-// The operands from t[first] on: an input, class indices, and weights, if there are any.
+// Takes the operands from t[first] on: an input, class indices, and weights, if there are any.
 ResultTypes types_of(const TypeCall& t, int first, const Call& a) {
     using namespace types;
     const ValueType &x = ranked(t[first], 1), &targets = t[first + 1];

@@ -86,7 +86,7 @@ class Example {
     int64_t place(int64_t t, int64_t s) const { return (t * args_.n + n_) * args_.classes + label(s); }
     double emission(int64_t t, int64_t s) const { return static_cast<double>(static_cast<const T*>(args_.log_probs)[place(t, s)]); }
     double& alpha(int64_t t, int64_t s) { return alpha_[static_cast<std::size_t>(t * labels_ + s)]; }
-    // From s - 2 to s, past a blank: between labels that differ.
+    // True if a path may go from s - 2 to s, past a blank: between labels that differ.
     bool may_skip_to(int64_t s) const { return s % 2 && s >= 3 && label(s) != label(s - 2); }
 
     double forward() {
@@ -103,10 +103,10 @@ class Example {
         return -(labels_ > 1 ? log_add(last, alpha(steps_ - 1, labels_ - 2)) : last);
     }
 
-    // The gradient of a log-probability is minus the probability that the path is there, given the target.
+    // A log-probability's gradient is minus the probability that the path is there, given the target.
     void backward(double loss) {
         T* grad = static_cast<T*>(args_.grad);
-        std::vector<double> beta(static_cast<std::size_t>(labels_) + 2, kNever);  // two more: never
+        std::vector<double> beta(static_cast<std::size_t>(labels_) + 2, kNever);  // the last two are never reached
         for (int64_t t = steps_; t-- > 0;) {
             for (int64_t s = 0; s < labels_; ++s) {
                 double& here = beta[static_cast<std::size_t>(s)];
@@ -117,7 +117,7 @@ class Example {
                     if (s + 2 < labels_ && may_skip_to(s + 2)) here = log_add(here, beta[static_cast<std::size_t>(s + 2)]);
                 }
                 here += emission(t, s);
-                const double path = alpha(t, s) + here - emission(t, s);  // nan where both never happen
+                const double path = alpha(t, s) + here - emission(t, s);  // nan if neither ever happens
                 if (std::isinf(loss)) {
                     grad[place(t, s)] = std::numeric_limits<T>::quiet_NaN();
                 } else if (alpha(t, s) != kNever && here != kNever) {
@@ -143,11 +143,11 @@ void run_on_cpu(const kernels::CtcArgs& args) {
 
 // --- Backward -----------------------------------------------------------------------------------------------------------------
 
-// To differentiate the gradient, it is composed of public ops; what never happens has a log-probability of kFloor, as sums of
+// The gradient is composed of public ops, to be differentiated; impossible events have the log-probability kFloor, as sums of
 // infinities have no derivative.
 constexpr double kFloor = -1e30;
 
-// The labels between blanks, (n, 2 longest + 1).
+// Returns the labels between blanks, (n, 2 longest + 1).
 Tensor extended_targets(const Tensor& targets, const Tensor& lengths, const Attrs& attrs) {
     const int64_t n = lengths.shape()[1], longest = attrs.longest;
     const Device device = targets.device();
@@ -159,7 +159,7 @@ Tensor extended_targets(const Tensor& targets, const Tensor& lengths, const Attr
     return cat({stack({expand(blank, {n, longest}), labels}, 2).reshape({n, 2 * longest}), blank}, 1);
 }
 
-// x[s - by] at s, kFloor before the first; by < 0: the other way.
+// Returns x[s - by] at s, kFloor before the first; by < 0: the other way.
 Tensor shifted(const Tensor& x, int64_t by) {
     const int64_t n = x.shape()[0], count = x.shape()[1], size = by < 0 ? -by : by;
     if (size >= count) return full({n, count}, kFloor, {x.dtype(), x.device()});
@@ -206,7 +206,7 @@ Tensor composed_gradient(const Tensor& x, const Tensor& targets, const Tensor& l
 // saved: log-probabilities, targets, lengths, and the second result, the gradient of the losses.
 void ctc_loss_rule(Backward& b) {
     if (!b.needs(0)) return;
-    // That of an infinite loss is nan, which counts only where the loss is used.
+    // An infinite loss has the gradient nan, which counts only if the loss is used.
     if (b.grad(0).defined()) b.give(0, gated_mul(b.grad(0).unsqueeze(1), b.saved(3)));
     if (!b.grad(1).defined()) return;
     Tape tape(TapeOptions{}, b.record().loc);
@@ -231,7 +231,7 @@ std::vector<int64_t> read_lengths(const char* what, const Tensor& lengths, int64
     return result;
 }
 
-// All that the kernels read, checked.
+// Everything that the kernels read, checked.
 struct Problem {
     Tensor log_probs, targets;                           // (time, n, classes); flat, on the same device
     Tensor lengths;                                      // (3, n): see CtcArgs
@@ -297,7 +297,7 @@ Problem prepare(const In& log_probs, const In& targets, const In& input_lengths,
     return p;
 }
 
-// In a graph what depends on targets and lengths is made of ops, for whatever they will be.
+// In a graph, ops compute all that depends on targets and lengths, so that it holds for other ones.
 void make_of_ops(Problem& p) {
     const Device device = p.log_probs.device();
     const int64_t n = p.lengths.size(1);
@@ -310,7 +310,7 @@ void make_of_ops(Problem& p) {
     p.attrs.longest = p.given_targets.size(-1);
 }
 
-// float32 or float64: one loss for each example, and the gradient of each where a tape records or `keep_gradient`.
+// Computes in float32 or float64: one loss for each example, and each one's gradient if a tape records or `keep_gradient`.
 std::vector<Tensor> losses_of(const In& log_probs, const Problem& p, bool zero_infinity, bool keep_gradient) {
     const Loc& loc = log_probs.loc;
     const Tensor& x = p.log_probs;

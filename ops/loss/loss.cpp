@@ -105,18 +105,18 @@ void check_two(const char* op, const In& input, const In& target) {
     detail::check_defined(In(target.tensor, input.loc), op);
     detail::check_same_device(op, input.tensor, target.tensor, input.loc);
     const Shape &a = input.tensor.shape(), &b = target.tensor.shape(), both = broadcast_shapes(a, b, op, input.loc);
-    if (both != a && both != b) {  // (n, 1) beside (n,): never what was meant
+    if (both != a && both != b) {  // (n, 1) beside (n,): never intended
         fail<ShapeError>(input.loc, "{}: the input has shape {}, the target has {}, and together they would be {}: reshape one of them{}", op, a, b,
                          both, a.numel() == b.numel() ? ", by target.reshape(input.shape())" : "");
     }
 }
 
-// What ends the message about a target of another shape than the input's.
+// Returns the end of the message about a target whose shape differs from the input's.
 const char* target_hint(const Tensor& input, const Tensor& target) {
     return input.numel() == target.numel() ? "; target.reshape(input.shape()) would fit" : "";
 }
 
-// What the kernels take x in. On a GPU they read 16-bit floats themselves.
+// Returns the dtype that the kernels take x in. On a GPU they read 16-bit floats themselves.
 DType computed_in(const Tensor& x) { return is_half(x.dtype()) && !on_gpu(x) ? float32 : x.dtype(); }
 
 // --- mse_loss --------------------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ struct MseCall {
     Reduction reduction = Reduction::mean;
 };
 
-// The same sum at any thread count: of parts of one size, in order.
+// Returns the same sum at any thread count: it adds up parts of one size, in order.
 double squared_distance(const Tensor& a, const Tensor& b) {
     constexpr int64_t part = 64 * 1024;
     const int64_t n = a.numel(), parts = (n + part - 1) / part;
@@ -147,7 +147,7 @@ double squared_distance(const Tensor& a, const Tensor& b) {
     return total;
 }
 
-// Two tensors of one shape and a dtype that the kernels take, to a 0-d tensor.
+// Reduces two tensors of one shape and a dtype that the kernels take to a 0-d tensor.
 Tensor fused_mse(const Tensor& a, const Tensor& b, Reduction reduction, const Loc& loc) {
     const MseAttrs attrs{reduction == Reduction::mean ? 1 / static_cast<double>(a.numel()) : 1};
     const Tensor x = plain(a, loc), y = plain(b, loc);
@@ -366,7 +366,7 @@ Tensor binary_cross_entropy_with_logits(In logits, In target, const Tensor& weig
 }
 
 DType float_dtype_of(const Tensor* operands, std::size_t count) {
-    DType dims = bool_, numbers = bool_;  // bool promotes to whatever stands beside it
+    DType dims = bool_, numbers = bool_;  // bool promotes to any dtype beside it
     for (std::size_t i = 0; i < count; ++i) {
         DType& dtype = operands[i].dim() > 0 ? dims : numbers;
         dtype = promote(dtype, operands[i].dtype());
@@ -398,9 +398,9 @@ Tensor kl_div(In input, In target, Reduction reduction, bool log_target) {
     }
     const detail::RecordedParts parts(input.loc);
     const auto [x, t] = in_one_dtype(input, target);
-    // A class that the target says never comes counts for nothing, whatever the input says of it.
+    // A class that is impossible by the target is left out, whatever the input says of it.
     if (log_target) return reduce_losses(absorbing_mul(exp(t), t - x), reduction);
-    Tensor difference = log(where(t == 0, 1, t)) - x;  // 0 log(0) = 0; what is below 0 is no probability, and gives nan
+    Tensor difference = log(where(t == 0, 1, t)) - x;  // 0 log(0) = 0; a negative target is no probability, and gives nan
     if (t.requires_grad()) difference = where((t == 0) & isneginf(x), 0, difference);
     return reduce_losses(absorbing_mul(t, difference), reduction);
 }

@@ -1,4 +1,4 @@
-// Losses: one pass over the data each, forward and gradient together where that saves one. For sums see Note [Accuracy
+// Losses: each is one pass over the data, forward and gradient together if that saves one. For sums see Note [Accuracy
 // of sums].
 #include "tapir/ops/loss/loss_kernels.h"
 
@@ -16,7 +16,7 @@ namespace {
 // --- Cross-entropy
 // -------------------------------------------------------------------------------------------------------
 //
-// Three ways through the same formulas:
+// There are three ways through the same formulas:
 //   rows   one position after the other, vectors along the classes (inner == 1, many classes)
 //   lanes  vectors along positions that lie side by side (inner > 1)
 //   tiles  16 rows are transposed into a buffer of lanes (inner == 1, few classes): a row of 5 would leave most of a
@@ -26,7 +26,7 @@ constexpr i64 kTile = 16;         // rows of a tile
 constexpr i64 kTileClasses = 64;  // at most, in a tile
 constexpr i64 kLanesMax = 64;     // positions side by side at a time
 
-// What the targets say, typed.
+// The targets and their weights, typed.
 template <class T>
 struct Targets {
     const i64* index;
@@ -49,8 +49,8 @@ struct Targets {
 template <class T>
 constexpr T kInfinity = static_cast<T>(__builtin_inf());
 
-// Positions p, p + 1, ... whose class c is at x[c * stride + lane]; likewise grad (may be null). Count: 0 for a number
-// of lanes known only when running.
+// Computes positions p, p + 1, ... whose class c is at x[c * stride + lane]; likewise grad (may be null). Count: 0 for a number
+// of lanes known only at run time.
 template <class T, int Count>
 inline void lanes(const Targets<T>& targets, i64 classes, const T* x, i64 stride, i64 count, const i64* target, T* loss, T* grad) {
     const i64 n = Count ? Count : count;
@@ -126,7 +126,7 @@ inline void lanes(const Targets<T>& targets, i64 classes, const T* x, i64 stride
     }
 }
 
-// Rows [begin, end) of few classes.
+// Computes rows [begin, end) of few classes.
 template <class T>
 void tiles(const Targets<T>& targets, i64 classes, const T* x, i64 begin, i64 end, T* losses, T* grad) {
     alignas(64) T logits[kTileClasses * kTile], gradients[kTileClasses * kTile];
@@ -149,7 +149,7 @@ void tiles(const Targets<T>& targets, i64 classes, const T* x, i64 begin, i64 en
     }
 }
 
-// exp(x - top) of n numbers into e (may be null), and their sum.
+// Writes exp(x - top) of n numbers to e (may be null), and returns their sum.
 template <class T>
 inline T exponentials(const T* x, T top, T* e, i64 n) {
     Wide<T> total = 0;
@@ -188,7 +188,7 @@ void row(const Targets<T>& targets, i64 classes, const T* x, i64 target, T* loss
     }
     T top, sum;
     if (classes <= kTile) {
-        // One full vector instead of a scalar loop. It is filled up with a number that is there anyway: libmvec would
+        // One full vector replaces a scalar loop. It is filled up with a number that occurs anyway: libmvec would
         // take its slow path for -infinity.
         alignas(64) T padded[kTile], e[kTile];
         for (i64 c = 0; c < kTile; ++c) padded[c] = x[c < classes ? c : 0];
@@ -358,7 +358,7 @@ double run_pair_sum(const Loss& loss, const PairLossArgs& args) {
     double total = 0;
     for (i64 done = 0; done < args.n; done += kSimdBlock) {
         const i64 end = smaller(args.n, done + kSimdBlock);
-        T lanes[width] = {};  // written out: the digits are the same where the compiler makes no vectors
+        T lanes[width] = {};  // written out, so that the digits are the same if the compiler makes no vectors
         i64 i = done;
         for (; i + width <= end; i += width) {
 #pragma omp simd

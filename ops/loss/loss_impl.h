@@ -1,4 +1,4 @@
-// What the losses share.
+// Shared code of the losses.
 #pragma once
 
 #include <array>
@@ -13,28 +13,28 @@ namespace tapir {
 
 [[noreturn]] void fail_batchmean(const char* op, const Loc& loc);
 
-/// Throws ValueError for the reduction that only kl_div has.
+/// Throws ValueError for batchmean, which only kl_div has.
 inline void check_reduction(const char* op, Reduction reduction, const Loc& loc) {
     if (reduction == Reduction::batchmean) [[unlikely]]
         fail_batchmean(op, loc);
 }
 
-/// All losses, their mean or their sum.
+/// Returns all losses, their mean or their sum.
 inline Tensor reduce_losses(const Tensor& losses, Reduction reduction) {
     if (reduction == Reduction::none) return losses;
     return reduction == Reduction::mean ? mean(losses) : sum(losses);
 }
 
-/// x, or x in float32 where an AutocastScope keeps losses from 16 bits.
+/// Returns x, or x in float32 if an AutocastScope keeps losses from 16 bits.
 inline Tensor wide(const In& x) {
     Tensor w = detail::autocast_wide(x);
     return w.defined() ? w : x.tensor;
 }
 
-/// The floating dtype that these promote to: 0-d ones count where no other is floating, the default dtype where none is.
+/// Returns the floating dtype that these promote to: 0-d ones count if no other is floating, the default dtype if none is.
 DType float_dtype_of(const Tensor* operands, std::size_t count);
 
-/// The operands of a loss in the floating dtype that they promote to: as integers they would make float16 float32, and wrap around.
+/// Converts a loss's operands to the floating dtype that they promote to: as integers they would make float16 float32, and wrap around.
 template <class... Ins>
 std::array<Tensor, sizeof...(Ins)> in_one_dtype(const Ins&... operands) {
     std::array<Tensor, sizeof...(Ins)> all{wide(operands)...};
@@ -45,17 +45,17 @@ std::array<Tensor, sizeof...(Ins)> in_one_dtype(const Ins&... operands) {
     return all;
 }
 
-/// As PyTorch, whose huber_loss and soft_margin_loss are in the dtype of the input, whatever the target's is.
+/// Converts losses to the input's dtype, whatever the target's is, as PyTorch's huber_loss and soft_margin_loss do.
 inline Tensor in_dtype_of(const In& input, const Tensor& losses) {
     return is_floating(input->dtype) && input->dtype != losses.dtype() && !detail::thread.autocast ? to(losses, input->dtype) : losses;
 }
 
-/// The type of what reduce_losses() gives.
+/// Returns the type of reduce_losses().
 inline ValueType reduced_type(const ValueType& losses, Reduction reduction) {
     return reduction == Reduction::none ? losses : types::shaped(losses, {});
 }
 
-/// Of losses of pairs, where one broadcasts to the other.
+/// Returns the type of losses of pairs, where one operand broadcasts to the other.
 inline ValueType pair_type(const TypeCall& t, DType dtype) {
     std::vector<SymInt> both = types::broadcast(t, 0, 2);
     types::need(may_equal(both, t[0].shape) || may_equal(both, t[1].shape), "input and target make a third shape");

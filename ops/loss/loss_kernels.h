@@ -35,7 +35,7 @@ struct DistributionArgs {
     void* mass;           // (outer, 1, inner)
 };
 
-/// Connectionist temporal classification. A target of S labels stands as 2 S + 1: blank, label, blank, ..., blank.
+/// Connectionist temporal classification. A target of S labels is extended to 2 S + 1: blank, label, blank, ..., blank.
 struct CtcArgs {
     DType dtype;                  // float32 or float64
     const void* log_probs;        // (time, n, classes)
@@ -64,7 +64,7 @@ struct PairLossArgs {
 
 }  // namespace tapir::kernels
 
-/// The losses [begin, end) of outer * inner.
+/// Computes the losses [begin, end) of outer * inner.
 TAPIR_CPU_KERNEL(cross_entropy, void(const tapir::kernels::CrossEntropyArgs& args, std::int64_t begin, std::int64_t end))
 /// out[o][c][i] = d[o][c][i] * g[(o * inner + i) * g_step] for o in [begin, end). out may be d.
 TAPIR_CPU_KERNEL(scale_classes,
@@ -76,7 +76,7 @@ TAPIR_CPU_KERNEL(squared_distance, double(tapir::DType dtype, const void* a, con
 /// out = (a - b) * factor
 TAPIR_CPU_KERNEL(scaled_difference, void(tapir::DType dtype, const void* a, const void* b, double factor, void* out, std::int64_t n))
 
-/// Their sum; the losses; and their gradients by x (input 0) or t (1), times `scale` and g, of n elements (null: 1).
+/// Compute the losses' sum, the losses, and their gradients by x (input 0) or t (1), times `scale` and g, of n elements (null: 1).
 TAPIR_CPU_KERNEL(pair_loss_sum, double(const tapir::kernels::PairLossArgs& args))
 TAPIR_CPU_KERNEL(pair_losses, void(const tapir::kernels::PairLossArgs& args, void* out))
 TAPIR_CPU_KERNEL(pair_loss_grad, void(const tapir::kernels::PairLossArgs& args, int input, const void* g, double scale, void* out))
@@ -86,12 +86,12 @@ TAPIR_CPU_KERNEL(binary_cross_entropy, bool(tapir::DType dtype, const void* x, c
 /// Its derivative by x, times g: g (x - t) / max(x (1 - x), 1e-12).
 TAPIR_CPU_KERNEL(binary_cross_entropy_grad, void(tapir::DType dtype, const void* g, const void* x, const void* t, void* out, std::int64_t n))
 
-// On a GPU: any floating dtype. The summed weights of the targets, and so args.scale, are known only there: `grad` is that
-// for a scale of 1. Losses are in the dtype that is computed in, float32 for 16-bit floats. There are some positions.
+// On a GPU: any floating dtype. Only there the summed weights of the targets, and so args.scale, are known: `grad` is computed
+// for a scale of 1. Losses are in the dtype that is computed in, float32 for 16-bit floats. There is at least one position.
 
-/// Targets out of range give IndexError later; dim, shape: what it speaks of.
+/// Targets out of range give IndexError later, with dim and shape in its message.
 TAPIR_GPU_KERNEL(cross_entropy, void(const tapir::kernels::CrossEntropyArgs& args, std::int64_t positions, int dim, const tapir::Shape& shape))
-/// The same losses from log-probabilities, without `grad`.
+/// Computes these losses from log-probabilities, without `grad`.
 TAPIR_GPU_KERNEL(nll_loss, void(const tapir::kernels::CrossEntropyArgs& args, std::int64_t positions, int dim, const tapir::Shape& shape))
 /// out (of args.dtype) = the sum of args.losses, or their mean: divided by the summed weights. scale: one over these, 0
 /// where they are 0; or null.

@@ -1,4 +1,4 @@
-// How loss.cpp, pair_loss.cpp and cross_entropy.cpp are written as ONNX.
+// Writes loss.cpp, pair_loss.cpp and cross_entropy.cpp as ONNX.
 #include <algorithm>
 
 #include "tapir/ops/elementwise/mask.h"
@@ -9,7 +9,7 @@ namespace {
 
 using std::int64_t;
 
-// Of the elements of a loss of the operands' common shape.
+// Reduces the elements of a loss that has the operands' common shape.
 OnnxValue reduced(const OnnxCall& x, const OnnxValue& loss) {
     const std::string how = x.choice("reduction");
     const int rank = std::max(x.rank(0), x.rank(1));
@@ -41,7 +41,7 @@ OnnxValue logits_of(const OnnxCall& x) {
     return reduced(x, where(v > 0, v, 0) - v * target + log1p(exp(-abs(v))));
 }
 
-// Logarithms are not below -100, as PyTorch's.
+// Logarithms are kept above -100, as PyTorch's.
 OnnxValue binary_cross_entropy_of(const OnnxCall& x) {
     const OnnxValue v = x.as_result(0), target = x.as_result(1), least = x.scalar(-100, x.result_dtype());
     return -(target * x.node("Max", {log(v), least}) + (1 - target) * x.node("Max", {log(1 - v), least}));

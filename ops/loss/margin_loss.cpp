@@ -26,7 +26,7 @@ namespace {
 
 using std::int64_t;
 
-// All are defined, and on the first one's device but for 0-d ones of the CPU.
+// Checks that all are defined, and on the first one's device but for 0-d ones of the CPU.
 void check_all(const char* op, const In& first, std::initializer_list<const In*> others) {
     detail::check_defined(first, op);
     for (const In* x : others) {
@@ -37,7 +37,7 @@ void check_all(const char* op, const In& first, std::initializer_list<const In*>
 
 void check_broadcast(const char* op, const In& a, const In& b) { broadcast_shapes(a.tensor.shape(), b.tensor.shape(), op, a.loc); }
 
-// Class scores (n, classes), (classes,), which becomes (1, classes), or () of one class.
+// Takes class scores (n, classes), (classes,), which becomes (1, classes), or () for one class.
 Tensor as_rows(const char* op, const In& input) {
     const int rank = input.tensor.dim();
     if (rank > 2) {
@@ -52,7 +52,7 @@ void check_classes(const char* op, const In& target, const Loc& loc) {
     }
 }
 
-// Each target must be in [least, classes). A graph's gather() looks only for those that are too large.
+// Checks that each target is in [least, classes). A graph's gather() only checks for those that are too large.
 void check_range(const char* op, const In& target, int64_t least, int64_t classes) {
     if (detail::is_tracing() || target->numel == 0) return;
     const detail::PauseRecording pause;

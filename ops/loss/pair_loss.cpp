@@ -1,4 +1,4 @@
-// Losses of pairs in one pass on the CPU, without a tensor of losses where these are summed up.
+// Losses of pairs in one pass on the CPU, without a tensor of losses if they are summed.
 #include "tapir/ops/loss/pair_loss_impl.h"
 
 #include <algorithm>
@@ -59,7 +59,7 @@ kernels::PairLossArgs part_of(const Attrs& attrs, const Tensor& x, const Tensor&
     return {attrs.kind, x.dtype(), attrs.beta, x.impl()->data + begin * size, t.impl()->data + begin * size, end - begin};
 }
 
-// The same sum at any number of threads: of parts of one size, in order.
+// Returns the same sum at any number of threads: it adds up parts of one size, in order.
 double sum_of_losses(const Attrs& attrs, const Tensor& x, const Tensor& t) {
     const int64_t n = x.numel(), parts = (n + kPart - 1) / kPart;
     std::vector<double> sums(static_cast<std::size_t>(parts));
@@ -73,7 +73,7 @@ double sum_of_losses(const Attrs& attrs, const Tensor& x, const Tensor& t) {
     return total;
 }
 
-// Two tensors of one shape, float32 or float64.
+// Takes two tensors of one shape, float32 or float64.
 Tensor fused(const OpInfo& op, PairLoss kind, double beta, const Tensor& a, const Tensor& b, Reduction reduction, const Loc& loc) {
     const bool is_mean = reduction == Reduction::mean;
     const Attrs attrs{kind, reduction != Reduction::none, beta, is_mean ? 1 / static_cast<double>(a.numel()) : 1};
@@ -104,7 +104,7 @@ Tensor pair_loss(const OpInfo& op, PairLoss kind, double beta, const In& input, 
     return to(fused(op, kind, beta, wide_a, wide_b, reduction, input.loc), a.dtype());
 }
 
-// Made of ops, to be differentiated again.
+// Makes the gradient of ops, to be differentiated again.
 void rule_of_ops(Backward& b, const Attrs& attrs) {
     const Tensor x = b.saved(0), t = b.saved(1), g = b.grad() * attrs.scale;
     if (attrs.kind == PairLoss::logits) {
@@ -155,7 +155,7 @@ Tensor logits_loss_of(const In& logits, const In& target, Reduction reduction) {
 
 namespace {
 
-// Of other dtypes they are made of ops.
+// Other dtypes are made of ops.
 ResultTypes types_of(const TypeCall& t, const Call& a) {
     if (t[0].dtype != t[1].dtype || !is_floating(t[0].dtype)) return {};
     return reduced_type(pair_type(t, t[0].dtype), a.reduction);

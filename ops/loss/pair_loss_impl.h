@@ -8,18 +8,18 @@
 
 namespace tapir {
 
-/// What a kernel reads: contiguous, and not recorded.
+/// Makes a kernel's operand: contiguous, and not recorded.
 inline Tensor plain(const Tensor& x, const Loc& loc = {}) {
     const detail::UnrecordedPartsOf parts(loc);
     return contiguous(x);
 }
 
-/// On the CPU and of one floating dtype: what the functions below take. Shapes broadcast.
+/// True if both are on the CPU and of one floating dtype: the functions below need that. Shapes broadcast.
 bool is_fused_pair(const In& input, const In& target);
 
 Tensor huber_loss_of(const In& input, const In& target, double delta, Reduction reduction);
 Tensor smooth_l1_loss_of(const In& input, const In& target, double beta, Reduction reduction);
-/// binary_cross_entropy_with_logits without weights.
+/// Computes binary_cross_entropy_with_logits without weights.
 Tensor logits_loss_of(const In& logits, const In& target, Reduction reduction);
 
 }  // namespace tapir

@@ -25,7 +25,7 @@ using std::int64_t;
 void clone_rule(Backward& b) { b.give(0, b.grad()); }
 void to_dtype_rule(Backward& b) { b.give(0, b.grad()); }  // give() converts to the input's dtype
 void to_device_rule(Backward& b) { b.give(0, b.grad().to(b.attrs<Device>(), b.record().loc)); }
-// The destination's old values are gone.
+// The destination's old values are lost.
 void copy_rule(Backward& b) { b.give(1, b.grad().to(b.attrs<Device>(), b.record().loc)); }
 
 }  // namespace
@@ -39,7 +39,7 @@ TAPIR_OP(fill, Overwritten, "Overwrites a tensor with a number.", TAPIR_SAMPLE_A
 
 namespace {
 
-// The bytes of a contiguous tensor to another device's, or to and from a device.
+// Copies the bytes of a contiguous tensor to another device's, or to and from a device.
 void copy_bytes(const TensorImpl* y, const TensorImpl* x, bool wait) {
     if (y->numel == 0) return;
     const Device device = y->device.type == DeviceType::cuda ? y->device : x->device;
@@ -52,14 +52,14 @@ void copy_bytes(const TensorImpl* y, const TensorImpl* x, bool wait) {
     }
 }
 
-// What is read elsewhere is read when all of its streams have written it.
+// Before another device reads x, waits until all of x's streams have written it.
 void complete(const TensorImpl* x, bool wait, const Loc& loc) {
     if (x->device.type == DeviceType::cpu) return;
     device_api::select(x->device);
     device_api::after_other_streams(*x->storage, wait, loc);
 }
 
-// Between devices: made contiguous where it is, copied over, and spread out there.
+// Copies between devices: makes x contiguous on its own device, copies it over, and spreads it out there.
 void copy_across(const Tensor& to, const Tensor& from, const Loc& loc) {
     const detail::UnrecordedPartsOf parts(loc);
     const TensorImpl* y = to.impl();
@@ -75,7 +75,7 @@ void copy_across(const Tensor& to, const Tensor& from, const Loc& loc) {
 
 namespace {
 
-// Both tensors' dimensions in the order of the destination's memory, merged where both are contiguous.
+// Loops over both tensors' dimensions in the order of the destination's memory, merged where both are contiguous.
 struct CopyLoop {
     int rank = 0;
     int64_t sizes[kMaxRank], to[kMaxRank], from[kMaxRank];  // strides
@@ -124,8 +124,8 @@ struct CopyLoop {
         for (int d = 0; d < rank - inner; ++d) count *= sizes[d];
         return count;
     }
-    // Where the source's elements are side by side along another dimension than the destination's, puts that one beside the
-    // last. False: they are not.
+    // If the source's elements are side by side along another dimension than the destination's, puts that one beside the
+    // last. Returns false if they are not.
     bool turn() {
         if (to[rank - 1] != 1 || from[rank - 1] == 1) return false;
         for (int d = 0; d + 1 < rank; ++d) {
@@ -141,7 +141,7 @@ struct CopyLoop {
     }
 };
 
-// y[i * row + j] = x[i + j * column] for i < rows, j < columns: through small squares, so that both sides of memory are read
+// y[i * row + j] = x[i + j * column] for i < rows, j < columns: goes through small squares, so that both sides of memory are read
 // and written in runs.
 template <class T>
 void transpose_block(T* y, int64_t row, const T* x, int64_t column, int64_t rows, int64_t columns) {
@@ -182,7 +182,7 @@ void copy_bytes_here(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 }  // namespace
 
-// On the CPU row by row of the destination's memory, with conversion.
+// Copies on the CPU row by row of the destination's memory, with conversion.
 void copy_elements(const Tensor& to, const Tensor& from) {
     const TensorImpl *y = to.impl(), *x = from.impl();
     if (y->numel == 0) return;
@@ -243,7 +243,7 @@ Tensor contiguous(In x) {
     return clone(x);
 }
 
-// What `w.requires_grad_().to(cuda)` gives is not a leaf that a gradient reaches: optimizers refuse it.
+// Marks the result of `w.requires_grad_().to(cuda)`: it is not a leaf that a gradient reaches, and optimizers refuse it.
 static void mark_converted(const Tensor& out, const Tensor& x) {
     if (x.impl()->flags & (TensorImpl::kRequiresGrad | TensorImpl::kConverted)) out.impl()->flags |= TensorImpl::kConverted;
 }
@@ -294,7 +294,7 @@ Tensor pin_memory(In x) {
 
 Tensor Tensor::to(Device device, bool non_blocking, Loc loc) const { return tapir::to(In(*this, loc), device, non_blocking); }
 Tensor Tensor::to(Device device, DType dtype, bool non_blocking, Loc loc) const {
-    // Fewer bytes are sent; but what the CPU converts must have come.
+    // A conversion first sends fewer bytes; but the CPU must have received what it converts.
     const bool is_smaller = itemsize(dtype) < itemsize(checked(loc).impl_->dtype);
     if (device != tapir::cpu && !is_smaller) return to(device, non_blocking, loc).to(dtype, loc);
     if (impl_->device != device) complete(impl_, device == tapir::cpu && !non_blocking, loc);
@@ -313,11 +313,11 @@ Tensor Tensor::clone(Loc loc) const { return tapir::clone(In(*this, loc)); }
 Tensor Tensor::contiguous(Loc loc) const { return tapir::contiguous(In(*this, loc)); }
 Tensor Tensor::to(DType dtype, Loc loc) const { return tapir::to(In(*this, loc), dtype); }
 
-// What an op of graphs is given in place of a number.
+// Makes a number an operand for graphs, whose ops take a tensor instead.
 static Tensor number_of(Scalar value, const Tensor& like) {
     Tensor number = detail::make_empty({}, like.dtype(), tapir::cpu, Loc{});
     detail::store(like.dtype(), number.raw_data(), value);
-    number.impl()->trace = 0;  // the program's own
+    number.impl()->trace = 0;  // the number belongs to the program, not to the trace
     return number;
 }
 
@@ -329,7 +329,7 @@ Tensor& Tensor::copy_(const Tensor& source, Loc loc) {
     }
     const Device from_device = source.impl()->device;
     check_in_place("copy", *this, {&source}, loc);
-    Tensor copy;  // of a source that is overwritten while it is read
+    Tensor copy;  // copy of a source that is overwritten while it is read
     if (source.shares_storage(*this) && !source.is_same(*this)) copy = copy_before_write(source, loc);
     const Tensor& from = copy.defined() ? copy : source;
     copy_elements(*this, from);
@@ -370,7 +370,7 @@ Tensor& Tensor::zero_(Loc loc) { return fill_(0, loc); }
 
 namespace {
 
-// What the first becomes when the second is written to all of it.
+// Returns the first after the second is written to all of it.
 Tensor overwritten(const Tensor& self, const Tensor& source) { return clone(source.to(self.device(), self.dtype()).expand(self.shape())); }
 
 }  // namespace

@@ -5,14 +5,14 @@
 
 namespace tapir {
 
-Tensor clone(In x);  ///< the same elements in memory of their own
+Tensor clone(In x);  ///< copies the elements to memory of their own
 Tensor contiguous(In x);
-/// x converted to another dtype; itself when it has that already. Floats become integers by truncation; nan and what is
+/// Converts x to another dtype; returns x itself if it has that already. Floats become integers by truncation; nan and values
 /// out of range become the smallest integer.
 Tensor to(In x, DType dtype);
-/// x on another device; see Tensor::to(). Throws DeviceError when that is not there.
+/// Moves x to another device; see Tensor::to(). Throws DeviceError if that does not exist.
 Tensor to(In x, Device device, bool non_blocking = false);
-/// A copy in page-locked memory; see Tensor::pin_memory().
+/// Copies x to page-locked memory; see Tensor::pin_memory().
 Tensor pin_memory(In x);
 
 }  // namespace tapir

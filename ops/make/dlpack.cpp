@@ -1,4 +1,4 @@
-// DLPack both ways.
+// Exchanges tensors with DLPack, both ways.
 #include "tapir/ops/make/dlpack.h"
 
 #include <algorithm>
@@ -36,8 +36,8 @@ Device device_of_array(const dlpack::Device& device, const Loc& loc) {
     return cuda(device.device_id);
 }
 
-// A shape and strides that from_blob() takes. Where there is but one element along a dimension, or none at all, its stride may be
-// anything.
+// Reads a shape and strides that from_blob() takes. A dimension of size 0 or 1 may have any stride.
+// That holds for all dimensions of an empty array.
 void read_layout(const dlpack::Array& array, Shape& shape, Shape& strides, const Loc& loc) {
     if (array.ndim < 0) fail<ValueError>(loc, "from_dlpack: the number of dimensions is negative: {}", array.ndim);
     if (array.ndim > kMaxRank) fail<ShapeError>(loc, "from_dlpack: {} dimensions, a tensor has at most {}", array.ndim, kMaxRank);
@@ -83,7 +83,7 @@ Tensor take_over(Managed* managed, bool is_read_only, const Loc& loc) {
     return from_blob(data, shape, strides, give_back, {dtype, device}, loc);
 }
 
-// What the other side gets, and what keeps the elements alive.
+// The struct for the other side, and the tensor that keeps the elements alive.
 template <class Managed>
 struct Export {
     Managed managed;
@@ -126,7 +126,7 @@ Tensor from_dlpack(dlpack::ManagedTensor* managed, Loc loc) {
 
 Tensor from_dlpack(dlpack::ManagedTensorVersioned* managed, Loc loc) {
     if (!managed) fail<ValueError>(loc, "from_dlpack: the pointer is null");
-    if (managed->version.major > 1) {  // all else may lie elsewhere in it
+    if (managed->version.major > 1) {  // the other fields may be elsewhere in it
         fail<ValueError>(loc, "from_dlpack: an array of DLPack {}.{}; versions up to 1 are known", managed->version.major, managed->version.minor);
     }
     return take_over(managed, (managed->flags & dlpack::kReadOnly) != 0, loc);

@@ -1,12 +1,12 @@
-// DLPack 1.0 (https://dmlc.github.io/dlpack): arrays that other libraries made, and tensors for them, without a copy.
+// DLPack 1.0 (https://dmlc.github.io/dlpack): exchanges arrays with other libraries without a copy.
 //
 //     Tensor x = from_dlpack(managed);                    // takes it over, as from a PyCapsule of torch or numpy
 //     dlpack::ManagedTensor* y = to_dlpack(x);            // whoever takes it calls y->deleter(y) once
 //
-// The structs have the layout of dlpack.h and names of their own. Where that header is included, its structs go as they are:
+// The structs have the layout of dlpack.h and names of their own. If that header is included, its structs are accepted as they are:
 // from_dlpack(DLManagedTensor*), to_dlpack<DLManagedTensorVersioned>(x).
 //
-// Both sides look at the same elements afterwards. What the other side writes is not seen by the tape's checks. Work on a stream must be
+// Both sides share the same elements afterwards. The tape's checks do not see writes of the other side. Work on a stream must be
 // waited for, or be on the stream that the other side uses, before an array changes hands.
 #pragma once
 
@@ -60,7 +60,7 @@ struct ManagedTensorVersioned {
 static_assert(sizeof(Array) == 48 && offsetof(Array, byte_offset) == 40);
 static_assert(sizeof(ManagedTensor) == 64 && sizeof(ManagedTensorVersioned) == 80 && offsetof(ManagedTensorVersioned, dl_tensor) == 32);
 
-/// dlpack.h's struct, or ours.
+/// True for dlpack.h's struct, and for ours.
 template <class T>
 concept Managed = sizeof(T) == sizeof(ManagedTensor) && requires(T t) {
     t.dl_tensor.byte_offset;
@@ -77,9 +77,9 @@ concept ManagedVersioned = sizeof(T) == sizeof(ManagedTensorVersioned) && requir
 
 }  // namespace dlpack
 
-/// A tensor around the array, which is its own from here on: the deleter runs when the last view is gone. An array that is read-only
+/// Makes a tensor that owns the array from here on: the deleter runs when the last view is gone. An array that is read-only
 /// is copied and given back at once, since tensors can be written to. Throws, and leaves the array to the caller: DTypeError for types
-/// that tapir does not have, DeviceError for other devices and for ones that are not there, ShapeError for more than 8 dimensions,
+/// that tapir does not have, DeviceError for other devices and for ones that do not exist, ShapeError for more than 8 dimensions,
 /// ValueError for null pointers, negative sizes or strides, data that is not aligned, and versions from 2 on.
 Tensor from_dlpack(dlpack::ManagedTensor* managed, Loc loc = Loc::current());
 Tensor from_dlpack(dlpack::ManagedTensorVersioned* managed, Loc loc = Loc::current());
@@ -89,7 +89,7 @@ dlpack::ManagedTensor* export_dlpack(const In& x);
 dlpack::ManagedTensorVersioned* export_dlpack_versioned(const In& x);
 }  // namespace detail
 
-/// The tensor for another library, with its strides and device; it keeps the elements alive until its deleter is called, from any
+/// Returns the tensor for another library, with its strides and device; it keeps the elements alive until its deleter is called, from any
 /// thread. Throws ValueError for a tensor that is undefined or requires a gradient: pass x.detach().
 template <class T = dlpack::ManagedTensor>
     requires dlpack::Managed<T> || dlpack::ManagedVersioned<T>

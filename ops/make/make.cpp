@@ -1,4 +1,4 @@
-// Making tensors from constants, ranges, literals and memory that is there already. Random ones: random.cpp.
+// Makes tensors from constants, ranges, literals and existing memory. Random ones: random.cpp.
 #include "tapir/ops/make/make.h"
 
 #include <algorithm>
@@ -54,7 +54,7 @@ namespace {
 
 using std::int64_t;
 
-constexpr int64_t kGrain = 128 * 1024;  // elements that one thread sets at least
+constexpr int64_t kGrain = 128 * 1024;  // the fewest elements that one thread sets
 
 template <class T>
 void fill_run(std::byte* to, const void* element, int64_t n) {
@@ -69,7 +69,7 @@ void fill_fresh(const Tensor& t, Scalar value) {
     fill_elements(t, element);
 }
 
-// Element i of the fresh 1-d tensor t becomes value(i), computed in T.
+// Sets element i of the fresh 1-d tensor t to value(i), computed in T.
 template <class T, class Value>
 void fill_with(const Tensor& t, const Value& value) {
     TensorImpl* impl = t.impl();
@@ -89,14 +89,14 @@ void fill_with(const Tensor& t, const Value& value) {
     });
 }
 
-// Integers that count from `first` to `last` hold all between, too. Floating dtypes become infinite where it is too much.
+// Checks both ends: an integer dtype that holds `first` and `last` holds all between, too. Floating dtypes become infinite beyond.
 void check_ends(const char* op, Scalar first, Scalar last, DType dtype, const Loc& loc) {
     if (is_floating(dtype)) return;
     detail::check_fits(op, first, dtype, loc);
     detail::check_fits(op, last, dtype, loc);
 }
 
-// How many steps lie in [start, end).
+// Returns the number of steps in [start, end).
 int64_t count_steps(int64_t start, int64_t end, int64_t step, const Loc& loc) {
     if (step == 0) fail<ValueError>(loc, "arange: step is 0");
     if (step > 0 ? start > end : start < end) {
@@ -128,7 +128,7 @@ bool is_whole(Scalar s) { return s.kind() != Scalar::Kind::floating; }
 
 using Kind = Scalar::Kind;
 
-// The shape, taken along the first entries; checked against all others by copy_literal.
+// Returns the shape, taken along the first entries; copy_literal checks it against all others.
 Shape literal_shape(const Literal& literal, const Loc& loc) {
     Shape shape;
     for (const Literal* l = &literal; l->is_list(); l = l->begin()) {
@@ -138,7 +138,7 @@ Shape literal_shape(const Literal& literal, const Loc& loc) {
     return shape;
 }
 
-// Checks that it has the shape from dimension d on, and finds the widest category of its numbers.
+// Checks that the literal has the shape from dimension d on, and finds the widest category of its numbers.
 void check_literal(const Literal& literal, const Shape& shape, int d, Kind& widest, const Loc& loc) {
     if (!literal.is_list()) {
         if (d < shape.rank()) fail<ShapeError>(loc, "tensor: a number stands where a list of {} is due", shape[d]);
@@ -266,7 +266,7 @@ Tensor zeros_like(In x, TensorOptions options) {
     return t;
 }
 
-// full_like(), which begins, and whose messages begin, with `op`.
+// full_like() for another op: it begins as `op`, and messages name that.
 static Tensor full_like_of(const char* op, const In& x, Scalar value, TensorOptions options) {
     Tensor t = fresh_like(op, x, options);
     detail::check_fits(op, value, t.dtype(), x.loc);
@@ -305,7 +305,7 @@ Tensor arange(Scalar start, Scalar end, Scalar step, TensorOptions options, Loc 
     return t;
 }
 
-// value(t) for t at equal distances from start to end, reckoned from both ends, so that each is hit exactly.
+// Returns value(t) for t at equal distances from start to end, computed from both ends, so that each is hit exactly.
 template <class F>
 static Tensor spaced(const OpInfo& op, double start, double end, int64_t steps, double base, TensorOptions options, const Loc& loc, const F& value) {
     const DType dtype = detail::dtype_for(op.name, options, default_dtype(), loc);
@@ -332,7 +332,7 @@ Tensor logspace(double start, double end, int64_t steps, double base, TensorOpti
 
 namespace {
 
-// Whether the numbers of `from` may be beyond those of `dtype`, an integer.
+// True if the numbers of `from` may exceed those of `dtype`, an integer.
 bool may_overflow(DType from, DType dtype) {
     if (is_floating(dtype) || dtype == bool_ || from == bool_) return false;
     return is_floating(from) || itemsize(from) > itemsize(dtype);
@@ -344,7 +344,7 @@ Scalar number_at(const void* values, DType dtype, int64_t i) {
     return detail::load_int(dtype, element);
 }
 
-// Values of this dtype, copied.
+// Copies values of the dtype `from`.
 Tensor copied(const void* values, const Shape& shape, DType from, DType dtype, const TensorOptions& options, const Loc& loc) {
     Tensor t = detail::make_empty(shape, dtype, cpu, loc);
     if (!values && t.numel() > 0) fail<ValueError>(loc, "tensor_from: values is null");
@@ -355,7 +355,7 @@ Tensor copied(const void* values, const Shape& shape, DType from, DType dtype, c
     return detail::moved_to(std::move(t), options, loc);
 }
 
-// Column j of row i is in it where lower ? j <= i + offset : j >= i + offset.
+// Lists column j of row i if lower ? j <= i + offset : j >= i + offset.
 Tensor triangle_indices(const OpInfo& op, int64_t rows, int64_t columns, int64_t offset, bool lower, const TensorOptions& options, const Loc& loc) {
     if (rows < 0 || columns < 0) fail<ValueError>(loc, "{}: negative sizes: {}, {}", op.name, rows, columns);
     const DType dtype = detail::dtype_for(op.name, options, int64, loc);
@@ -436,7 +436,7 @@ void run_deleter(Storage* storage) {
     (*deleter)(storage->data);
 }
 
-// The bytes from the first element to the end of the last one.
+// Returns the number of bytes from the first element to the end of the last one.
 std::size_t span_bytes(const Shape& shape, const Shape& strides, DType dtype, const Loc& loc) {
     int64_t last = 0;
     bool overflow = false;
@@ -515,7 +515,7 @@ Tensor Tensor::new_full(const Shape& shape, Scalar value, Loc loc) const { retur
 namespace {
 
 void make_fields(Fields& f, MakeAttrs& a) { f("shape", a.shape)("dtype", a.dtype)("device", a.device); }
-// Of what is made like a tensor: that says the shape.
+// For tensors made like another, which gives the shape.
 void like_fields(Fields& f, MakeAttrs& a) { f("dtype", a.dtype)("device", a.device); }
 TensorOptions options_of(const MakeAttrs& a) { return {a.dtype, a.device}; }
 Tensor indices_of_triangle(const TriangleAttrs& a, bool lower) {
@@ -543,7 +543,7 @@ struct NumberCall {
     bool is_reciprocal = false;
     DType dtype = float32;
 };
-// As a number of the program's, which no op has made: a trace of a graph finds out again how it depends on sizes.
+// Makes a number of the program's, which no op has made: so a trace of a graph finds out again how it depends on sizes.
 Tensor number_of(const NumberCall& a) {
     const auto value = static_cast<double>(a.value);
     const Tensor number = detail::make_empty({}, a.dtype, cpu, Loc{});
@@ -555,7 +555,7 @@ Tensor number_of(const NumberCall& a) {
     return number;
 }
 
-// Of whole numbers, some of which may be names; else of numbers alone.
+// Takes whole numbers, some of which may be names, or numbers alone.
 SymInt steps_of(const TypeCall& t) {
     Attribute start = t.attributes.get("start"), end = t.attributes.get("end"), step = t.attributes.get("step");
     for (Attribute* each : {&start, &end, &step}) {
@@ -582,19 +582,19 @@ SymInt steps_of(const TypeCall& t) {
     return count_steps(numbers[0], numbers[1], numbers[2], t.loc);
 }
 
-// How many places a triangle of a matrix has.
+// Returns the number of places in a triangle of a matrix.
 SymInt in_triangle(const TypeCall& t, bool lower) {
     const SymInt rows = t.size("rows"), columns = t.size("columns"), offset = t.size("offset");
     if (!offset.is_number()) return types::unknown();
     const int64_t by = offset.number();
-    if (!rows.is_number() || !columns.is_number()) {  // of a square one, with its diagonal or without
+    if (!rows.is_number() || !columns.is_number()) {  // a square one, with its diagonal or without
         const bool has_diagonal = by == 0, has_not = by == (lower ? -1 : 1);
         if (!(rows == columns) || !(has_diagonal || has_not)) return types::unknown();
         return (rows * rows + SymInt(has_diagonal ? 1 : -1) * rows).floor_div(2);
     }
     const int64_t n = rows.number(), m = columns.number();
     types::need<ValueError>(n >= 0 && m >= 0 && std::max(n, m) <= INT32_MAX, "these are no sizes of a matrix");
-    // Those of the lower one: row i has min(max(i + by + 1, 0), m) of them. The upper one has the rest, from one place further on.
+    // Counts the lower one: row i has min(max(i + by + 1, 0), m) places. The upper one has the rest, from one place further on.
     const int64_t shift = std::clamp(by, -n - 1, m + 1) + (lower ? 1 : 0), full = std::clamp<int64_t>(n - std::max<int64_t>(m - shift, 0), 0, n);
     const int64_t first = std::max<int64_t>(-shift, 0), growing = std::max<int64_t>(n - full - first, 0);
     const int64_t below = full * m + growing * (shift + first) + growing * (growing - 1) / 2;

@@ -1,4 +1,4 @@
-// Making tensors: constants, ranges, literals, and memory that is there already.
+// Ops that make tensors: constants, ranges, literals, and tensors around existing memory.
 //
 // Shapes are given as in zeros({2, 3}). `dtype` defaults to default_dtype() for real numbers and to int64 for whole ones.
 // Negative sizes throw ValueError. Random tensors are in tapir/ops/random/random.h.
@@ -15,10 +15,10 @@
 
 namespace tapir {
 
-/// zeros({2}, float64), zeros({2}, cuda(0)), zeros({2}, {float64, cpu, true}). Throws DTypeError where integers shall
-/// require a gradient, DeviceError for a device that is not there.
+/// zeros({2}, float64), zeros({2}, cuda(0)), zeros({2}, {float64, cpu, true}). Throws DTypeError if integers shall
+/// require a gradient, DeviceError for a device that does not exist.
 struct TensorOptions {
-    std::optional<DType> dtype;    // unless given: what the function says
+    std::optional<DType> dtype;    // unless given: the function's default
     std::optional<Device> device;  // unless given: default_device()
     bool requires_grad = false;
     TensorOptions() = default;
@@ -45,27 +45,27 @@ template <class... I>
 Tensor ones(IndexArg first, IndexArg second, I... rest) {
     return ones(Shape(first.value, second.value, rest...), {}, first.loc);
 }
-/// dtype: that of the value, unless given.
+/// The dtype is the value's, unless given.
 Tensor full(const Shape& shape, Scalar value, TensorOptions options = {}, Loc loc = Loc::current());
-/// As x in shape, device and, unless the options name another, dtype.
+/// These take x's shape, device and, unless the options name another, dtype.
 Tensor empty_like(In x, TensorOptions options = {});
 Tensor zeros_like(In x, TensorOptions options = {});
 Tensor ones_like(In x, TensorOptions options = {});
 Tensor full_like(In x, Scalar value, TensorOptions options = {});
 
-/// start, start + step, ... below end. int64 when all are integers. Throws ValueError for step 0 or of the wrong sign.
+/// Returns start, start + step, ... below end. int64 when all are integers. Throws ValueError for step 0 or of the wrong sign.
 Tensor arange(Scalar end, TensorOptions options = {}, Loc loc = Loc::current());
 Tensor arange(Scalar start, Scalar end, TensorOptions options = {}, Loc loc = Loc::current());
 Tensor arange(Scalar start, Scalar end, Scalar step, TensorOptions options = {}, Loc loc = Loc::current());
-/// `steps` numbers from start to end, both included.
+/// Returns `steps` numbers from start to end, both included.
 Tensor linspace(double start, double end, std::int64_t steps, TensorOptions options = {}, Loc loc = Loc::current());
-/// `steps` powers of the base, with exponents from start to end.
+/// Returns `steps` powers of the base, with exponents from start to end.
 Tensor logspace(double start, double end, std::int64_t steps, double base = 10, TensorOptions options = {}, Loc loc = Loc::current());
-/// The places in the lower (upper) triangle of a matrix (rows, columns), row by row: int64 (2, count), rows and columns. Throws
+/// Returns the positions in the lower (upper) triangle of a matrix (rows, columns), row by row: int64 (2, count), rows and columns. Throws
 /// ValueError for negative sizes.
 Tensor tril_indices(std::int64_t rows, std::int64_t columns, std::int64_t offset = 0, TensorOptions options = {}, Loc loc = Loc::current());
 Tensor triu_indices(std::int64_t rows, std::int64_t columns, std::int64_t offset = 0, TensorOptions options = {}, Loc loc = Loc::current());
-/// Ones on the diagonal. (n, m), m = n unless given.
+/// Puts ones on the diagonal. (n, m), m = n unless given.
 Tensor eye(std::int64_t n, std::int64_t m = -1, TensorOptions options = {}, Loc loc = Loc::current());
 inline Tensor eye(std::int64_t n, TensorOptions options, Loc loc = Loc::current()) { return eye(n, -1, options, loc); }
 
@@ -85,19 +85,19 @@ class Literal {
 
  private:
     Scalar value_;
-    const Literal* list_ = nullptr;  // as long as the full expression that wrote the list
+    const Literal* list_ = nullptr;  // lives as long as the full expression that wrote the list
     std::size_t size_ = 0;
     bool is_list_ = false;
 };
 
-/// From nested lists: int64, bool or default_dtype() by the numbers' widest category, or as given. Throws ShapeError for
+/// Makes a tensor from nested lists: int64, bool or default_dtype() by the numbers' widest category, or as given. Throws ShapeError for
 /// ragged lists.
 Tensor tensor(const Literal& literal, TensorOptions options = {}, Loc loc = Loc::current());
 
-/// `numel` values of the dtype `from` at `values` are copied; of another dtype when the options name one.
+/// Copies `numel` values of the dtype `from` at `values`; to another dtype when the options name one.
 Tensor tensor_from(const void* values, const Shape& shape, DType from, TensorOptions options = {}, Loc loc = Loc::current());
 
-/// A copy of a vector, 1-d. The vector's element type is the dtype unless one is given.
+/// Copies a vector, 1-d. The vector's element type is the dtype unless one is given.
 template <class T>
     requires(std::is_arithmetic_v<T>)
 Tensor tensor(const std::vector<T>& values, TensorOptions options = {}, Loc loc = Loc::current()) {
@@ -121,7 +121,7 @@ struct NestedNumber<std::vector<T>> : NestedNumber<T> {};
 /// Throws ShapeError.
 [[noreturn]] void fail_ragged(std::int64_t size, std::int64_t other, const Loc& loc);
 
-/// Sizes from dimension d on (-1: not seen yet), and the numbers row by row.
+/// Collects sizes from dimension d on (-1: not seen yet), and the numbers row by row.
 template <class T, class Number>
 void flatten_nested(const std::vector<T>& list, int d, Shape& shape, std::vector<Number>& numbers, const Loc& loc) {
     const auto size = static_cast<std::int64_t>(list.size());
@@ -147,7 +147,7 @@ constexpr int nested_depth(const std::vector<T>*) {
 
 }  // namespace detail
 
-/// The same of a vector of vectors, of any depth: {{1, 2}, {3, 4}} -> (2, 2). Throws ShapeError where they differ in length.
+/// Overload for a vector of vectors, of any depth: {{1, 2}, {3, 4}} -> (2, 2). Throws ShapeError if they differ in length.
 template <class T>
     requires(std::is_arithmetic_v<typename detail::NestedNumber<T>::type>)
 Tensor tensor(const std::vector<std::vector<T>>& values, TensorOptions options = {}, Loc loc = Loc::current()) {
@@ -159,7 +159,7 @@ Tensor tensor(const std::vector<std::vector<T>>& values, TensorOptions options =
     for (int d = 0; d < depth; ++d) shape.push_back(-1, loc);
     std::vector<std::conditional_t<is_bool, unsigned char, Number>> numbers;
     detail::flatten_nested(values, 0, shape, numbers, loc);
-    for (std::int64_t& size : shape) size = size < 0 ? 0 : size;  // of what is inside an empty list
+    for (std::int64_t& size : shape) size = size < 0 ? 0 : size;  // sizes inside an empty list
     if constexpr (is_bool) {
         return tensor_from(numbers.data(), shape, bool_, options, loc);
     } else {
@@ -167,10 +167,10 @@ Tensor tensor(const std::vector<std::vector<T>>& values, TensorOptions options =
     }
 }
 
-/// A tensor around memory that stays the caller's, or, with a deleter, becomes the tensor's: deleter(data) runs when
+/// Makes a tensor around memory that stays the caller's, or, with a deleter, becomes the tensor's: deleter(data) runs when
 /// the last view is gone, and must not throw. When from_blob itself throws, the memory is still the caller's. Strides are
 /// in elements (row-major unless given). Throws ValueError for null or misaligned data and for negative strides, DeviceError
-/// for options.device = cuda(i) and data that is not on that device; what wrote it there must be done or on the current stream.
+/// for options.device = cuda(i) and data that is not on that device; work that writes it must be done or on the current stream.
 Tensor from_blob(void* data, const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
 Tensor from_blob(void* data, const Shape& shape, std::function<void(void*)> deleter, TensorOptions options = {}, Loc loc = Loc::current());
 Tensor from_blob(void* data, const Shape& shape, const Shape& strides, std::function<void(void*)> deleter, TensorOptions options = {},

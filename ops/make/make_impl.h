@@ -1,4 +1,4 @@
-// What the functions that make tensors share, and what they tell watchers.
+// Shared code of the functions that make tensors, and the attributes that watchers get.
 #pragma once
 
 #include <utility>
@@ -9,9 +9,9 @@
 
 namespace tapir {
 
-// What the makers were asked for: RecordArgs::attrs, enough to make the same again. The result says whether it requires a gradient.
+// The arguments of the makers: RecordArgs::attrs, enough to make the same again. The result says whether it requires a gradient.
 
-/// Of empty, zeros, ones, eye and those like a tensor; what all have. `tensor` and from_blob have none: their result is what it is.
+/// The attributes of empty, zeros, ones, eye and the _like functions, and the base of the others. `tensor` and from_blob need none.
 struct MakeAttrs {
     Shape shape;
     DType dtype = float32;
@@ -21,7 +21,7 @@ struct MakeAttrs {
 struct FullAttrs : MakeAttrs {
     Scalar value = 0;
 };
-/// arange: in whole numbers where all three are.
+/// arange: in whole numbers if all three are whole.
 struct RangeAttrs : MakeAttrs {
     Scalar start = 0, end = 0, step = 1;
 };
@@ -34,7 +34,7 @@ struct SpaceAttrs : MakeAttrs {
 struct TriangleAttrs : MakeAttrs {
     std::int64_t rows, columns, offset;
 };
-/// rand, randn, randperm, and those like a tensor. The generator has drawn; it is sure to live until watchers have been told.
+/// rand, randn, randperm, and those like a tensor. The generator has drawn; it lives until watchers have been told.
 struct RandomAttrs : MakeAttrs {
     Generator* generator = nullptr;
 };
@@ -51,7 +51,7 @@ struct MultinomialAttrs {
     std::int64_t samples;
     bool replacement;
 };
-/// In place: uniform on [a, b), normal of mean a and standard deviation b, bernoulli_fill with probability a. (fill: its Scalar.)
+/// Attributes of in-place fills: uniform on [a, b), normal of mean a and standard deviation b, bernoulli_fill with probability a. (fill: its Scalar.)
 struct RandomFillAttrs {
     Generator* generator;
     double a, b;
@@ -63,22 +63,22 @@ namespace tapir::detail {
 
 [[noreturn]] void fail_gradient(const char* op, DType dtype, const Loc& loc);
 
-/// Where to make it.
+/// Returns the device to make it on.
 inline Device device_for(const TensorOptions& options) { return options.device.value_or(thread.device); }
 
-/// The dtype to make. Before anything is made: throws DTypeError for integers that shall require a gradient.
+/// Returns the dtype to make. Call it before anything is made: throws DTypeError for integers that shall require a gradient.
 inline DType dtype_given(const char* op, const TensorOptions& options, DType unless_given, const Loc& loc) {
     const DType dtype = options.dtype.value_or(unless_given);
     if (options.requires_grad && !is_floating(dtype)) [[unlikely]]
         fail_gradient(op, dtype, loc);
     return dtype;
 }
-/// The same for an op that begins with it.
+/// As dtype_given, for an op that begins with it.
 inline DType dtype_for(const char* op, const TensorOptions& options, DType unless_given, const Loc& loc) {
     begin_op(op, device_for(options), loc);
     return dtype_given(op, options, unless_given, loc);
 }
-/// What an op that makes a tensor like x does first: the device is x's unless the options name another. Throws ValueError for an
+/// An op that makes a tensor like x calls this first: the device is x's unless the options name another. Throws ValueError for an
 /// undefined tensor.
 inline void begin_like(const In& x, const char* op, TensorOptions& options) {
     check_defined(x, op);
@@ -86,7 +86,7 @@ inline void begin_like(const In& x, const char* op, TensorOptions& options) {
     options.device = options.device.value_or(x->device);
 }
 
-/// What was made on the CPU, where the options want it.
+/// Moves a tensor made on the CPU to the options' device.
 inline Tensor moved_to(Tensor t, const TensorOptions& options, const Loc& loc) {
     const Device device = device_for(options);
     if (device == cpu) [[likely]]
@@ -106,8 +106,8 @@ template <class AttrsOf>
     }
 }
 
-/// What a maker does last: t requires a gradient where the options say so, and watchers are told. `attrs(MakeAttrs)` is what it was
-/// asked for; `like`: the tensor that t was made like.
+/// A maker calls this last: t requires a gradient if the options say so, and watchers are told. `attrs(MakeAttrs)` are the arguments
+/// of the maker; `like`: the tensor that t was made like.
 template <class AttrsOf>
 [[gnu::always_inline]] inline void finish_making(const OpInfo& op, Tensor& t, const TensorOptions& options, const Loc& loc, const AttrsOf& attrs,
                                                  const Tensor* like = nullptr) {
@@ -120,7 +120,7 @@ template <class AttrsOf>
                                                  const Tensor* like = nullptr) {
     finish_making(op, t, options, loc, [](const MakeAttrs& attrs) { return attrs; }, like);
 }
-/// A constant: what it holds is all there is to say.
+/// Finishes a constant, whose elements are its only attribute.
 [[gnu::always_inline]] inline void finish_constant(const OpInfo& op, Tensor& t, const TensorOptions& options, const Loc& loc) {
     finish_making(op, t, options, loc, [](const MakeAttrs&) { return nullptr; });
 }

@@ -1,4 +1,4 @@
-// How make.cpp, random.cpp, dropout.cpp and copy.cpp are written as ONNX.
+// Writes make.cpp, random.cpp, dropout.cpp and copy.cpp as ONNX.
 #include "tapir/ops/elementwise/mask.h"
 #include "tapir/ops/make/make.h"
 #include "tapir/ops/onnx_form.h"
@@ -33,11 +33,11 @@ OnnxValue eye_of(const OnnxCall& x) {
 OnnxValue number_of(const OnnxCall& x) {
     const double factor = x.real("factor");
     if (factor == 1 && !x.flag("is_reciprocal")) return x.size_as(x.size("value"), x.result_dtype());
-    const OnnxValue value = x.size_as(x.size("value"), DType::float64);  // as full() computes it
+    const OnnxValue value = x.size_as(x.size("value"), DType::float64);  // full() computes it in this way
     return x.cast(x.flag("is_reciprocal") ? factor / value : factor * value, x.result_dtype());
 }
 
-// Of the result's shape and dtype, by an operator that takes these from a tensor.
+// Draws in the result's shape and dtype, by an operator that takes these from a tensor.
 OnnxValue drawn(const OnnxCall& x, const char* op, const OnnxAttributes& attributes) {
     const DType dtype = is_floating(x.result_dtype()) ? x.result_dtype() : DType::float32;
     return x.node(op, {x.filled(x.result_shape(), 0, dtype)}, attributes);
@@ -79,7 +79,7 @@ OnnxValues dropout_of(const OnnxCall& x) {
     return {where(mask, x[0] * scale, 0), mask};
 }
 
-// The sides of a matrix whose indices the model is given.
+// Returns a side of the matrix whose indices are stored in the model.
 std::int64_t indices_in(const OnnxCall& x, const char* side) {
     x.need_room({x.integer("rows"), x.integer("columns")});
     return x.integer(side);

@@ -1,4 +1,4 @@
-// Batch normalisation, and local response normalisation, which is made of other ops.
+// Batch normalisation, and local response normalisation, which is composed of other ops.
 #include "tapir/ops/normalization/batch_norm_kernels.h"
 
 #include <algorithm>
@@ -38,10 +38,10 @@ void batch_norm_rule(Backward& b);
 void batch_norm_backward_rule(Backward& b);
 std::vector<Tensor> batch_norm_backward(const In& g, const In& x, const Tensor& weight, bool has_bias, double eps);
 
-// In training, for the samples.
+// Runs in training, for the samples.
 Tensor trained(const Tensor& x, const Tensor& weight, const Tensor& bias) { return batch_norm(x, {}, {}, weight, bias, {.training = true}); }
 
-// With statistics that are there, for the samples: mean 0.5 and variance 2.
+// Runs with given statistics, for the samples: mean 0.5 and variance 2.
 Tensor evaluated(const Tensor& x, const Tensor& weight, const Tensor& bias) {
     const Tensor half = full_like(weight, 0.5);
     return batch_norm(x, half, half * 4, weight, bias, {.eps = 0.01});
@@ -58,7 +58,7 @@ TAPIR_OP(batch_norm, batch_norm_rule, "Each channel to mean 0 and variance 1, th
                          evaluated(x[0], x[1], x[2])),
          TAPIR_SAMPLE_AS("f(2,6,3,2)", "nn.functional.local_response_norm(x[0], 3, 0.5)", local_response_norm(x[0], 3, 0.5)),
          TAPIR_SAMPLE_AS("f(2,5,4)", "nn.functional.local_response_norm(x[0], 4, 0.5, 0.5, 2.0)", local_response_norm(x[0], 4, 0.5, 0.5, 2)));
-// What its rule in training is where that is recorded, so that a graph of a gradient has one node for it, too.
+// As an op of its own, the recorded rule in training is one node in the graph of a gradient.
 TAPIR_OP(
     batch_norm_backward, batch_norm_backward_rule,
     "The gradients of batch_norm in training: of x, and of the weight and the bias where there are such.",
@@ -105,8 +105,8 @@ Layout layout_of(const Tensor& x) {
     return {batch, channels, rest};
 }
 
-// Both sums of each channel: first, then second. They are taken in as many parts as the sizes alone say, so that the number of
-// threads does not change them.
+// Computes both sums of each channel: first, then second. The number of parts depends on the sizes alone, so that the number of
+// threads does not change the sums.
 template <class T>
 std::vector<double> sums(const Layout& l, const T* x, const T* g, const T* shift, const T* scale) {
     const auto channels = static_cast<std::size_t>(l.channels);
@@ -130,7 +130,7 @@ void map(const Layout& l, const kernels::ChannelMap<T>& args) {
     parallel_for(l.outer, 32 * 1024 / (l.channels * l.inner) + 1, [&](int64_t begin, int64_t end) { kernels::channel_map(args, begin, end); });
 }
 
-// (3, channels) in training: mean, rstd, and what the mean lost when it was rounded. Into `variance` the biased one.
+// In training writes (3, channels): mean, rstd, and the part that the mean lost when it was rounded. `variance` gets the biased one.
 template <class T>
 void set_stats(const Tensor& x, const Tensor& stats, std::vector<double>& variance, double eps) {
     const Layout l = layout_of(x);
@@ -181,7 +181,7 @@ Gradients made_for(const Tensor& x, DType of_parameters, const Loc& loc) {
     return {empty_like(x, loc), of_channels(), of_channels()};
 }
 
-// Into `made`, for which all is in one layout.
+// Writes to `made`, for which all is in one layout.
 template <class T>
 void write_gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const Tensor& weight, bool training, const Gradients& made) {
     const Layout l = layout_of(x);
@@ -191,7 +191,7 @@ void write_gradients(const Tensor& g, const Tensor& x, const Tensor& stats, cons
     std::vector<T> a(channels), b(channels), w(channels);
     const double n = static_cast<double>(l.per_channel());
     for (std::size_t c = 0; c < channels; ++c) {
-        // The kernel's n is (x - mean) rstd with the rounded mean; `off` is what it lacks.
+        // The kernel's n is (x - mean) rstd with the rounded mean; `off` is the part that it lacks.
         const double off = rest ? static_cast<double>(rest[c]) * static_cast<double>(rstd[c]) : 0, by_n = sum[channels + c] - off * sum[c];
         data<T>(made.bias)[c] = static_cast<T>(sum[c]);
         data<T>(made.weight)[c] = static_cast<T>(by_n);
@@ -217,7 +217,7 @@ struct Running {
     const Tensor &mean, &var;
 };
 
-// y; stats, fresh, are written.
+// Returns y; writes stats, which are fresh.
 Tensor normalized_on_gpu(const Tensor& x, const Tensor& stats, const Tensor& weight, const Tensor& bias, const Running& running,
                          const BatchNormOptions& o, const Loc& loc) {
     const Layout l = layout_of(x);
@@ -233,7 +233,7 @@ Tensor normalized_on_gpu(const Tensor& x, const Tensor& stats, const Tensor& wei
 
 // --- Backward ------------------------------------------------------------------------------------------------------------
 
-// With statistics that do not depend on x. saved: mean and rstd, x, the weight if there is one. Made of ops, to be differentiated again.
+// For statistics that do not depend on x. saved: mean and rstd, x, the weight if there is one. Made of ops, to be differentiated again.
 void rule_of_ops(Backward& b, const Attrs& attrs) {
     const Tensor stats = b.saved(0), g = b.grad().to(stats.dtype()), x = b.saved(1).to(stats.dtype());
     const Dims dims = all_but_channels(x);
@@ -243,7 +243,7 @@ void rule_of_ops(Backward& b, const Attrs& attrs) {
     if (attrs.has_bias) b.give(attrs.has_weight ? 2 : 1, sum(g, dims));
 }
 
-// In training: the gradients of x, the weight and the bias, made of ops.
+// Computes in training the gradients of x, the weight and the bias, made of ops.
 std::vector<Tensor> gradients_of_ops(const Tensor& given_g, const Tensor& given_x, const Tensor& weight, const Attrs& attrs) {
     const DType dtype = computed_in(given_x.dtype());
     const Tensor g = given_g.to(dtype), x = given_x.to(dtype);
@@ -310,7 +310,7 @@ void follow(const Tensor& running, const Tensor& fresh, double momentum, const L
     mark_written(running, loc);
 }
 
-// The statistics of x, in training: mean and rstd.
+// Returns the statistics of x, in training: mean and rstd.
 Tensor stats_of(const Tensor& x, const Running& running, const BatchNormOptions& o, const Loc& loc) {
     const int64_t channels = x.size(1), n = x.numel() / channels;
     Tensor stats = detail::make_empty({3, channels}, x.dtype(), cpu, loc);
@@ -326,7 +326,7 @@ Tensor stats_of(const Tensor& x, const Running& running, const BatchNormOptions&
     return stats;
 }
 
-// y; stats is set.
+// Returns y; sets stats.
 Tensor normalized_on_cpu(const Tensor& given, Tensor& stats, const Tensor& weight, const Tensor& bias, const Running& running,
                          const BatchNormOptions& o, const Loc& loc) {
     const DType dtype = computed_in(given.dtype());
@@ -338,7 +338,7 @@ Tensor normalized_on_cpu(const Tensor& given, Tensor& stats, const Tensor& weigh
     return y.to(given.dtype(), loc);
 }
 
-// stats: as in the record; undefined where x has no elements.
+// stats: as in the record; undefined if x has no elements.
 Tensor batch_norm(const In& x, const Tensor& running_mean, const Tensor& running_var, const Tensor& weight, const Tensor& bias,
                   const BatchNormOptions& o, Tensor& stats) {
     check_input("batch_norm", x, 2);
@@ -347,7 +347,7 @@ Tensor batch_norm(const In& x, const Tensor& running_mean, const Tensor& running
     check_channels("batch_norm", x, weight, "weight");
     check_channels("batch_norm", x, bias, "bias");
     check_eps("batch_norm", o.eps, x.loc);
-    if (!std::isfinite(o.momentum) && running_mean.defined()) {  // they would be nan for good
+    if (!std::isfinite(o.momentum) && running_mean.defined()) {  // else they would stay nan forever
         fail<ValueError>(x.loc, "batch_norm: momentum must be finite, got {}", o.momentum);
     }
     const int64_t channels = x->sizes[1], per_channel = channels > 0 ? x->numel / channels : 0;
@@ -382,8 +382,8 @@ Tensor batch_norm(const In& x, const Tensor& running_mean, const Tensor& running
         record_norm(batch_norm_op, x.loc, x.tensor, weight, bias, y, stats, attrs, nullptr);
         return y;
     }
-    // Told: (x, running_mean, running_var, weight, bias), as far as they are given, become y, and in training the new running
-    // statistics, else what was computed of them.
+    // Watchers are told: (x, running_mean, running_var, weight, bias), those that are given, become y, and in training the new running
+    // statistics, else the statistics computed from them.
     const Call call{o.eps, o.momentum, o.training, running_mean.defined(), running_var.defined(), weight.defined(), bias.defined()};
     const Tensor* operands[5] = {&x.tensor};
     TensorImpl* results[3] = {y.impl()};
@@ -402,7 +402,7 @@ Tensor batch_norm(const In& x, const Tensor& running_mean, const Tensor& running
     return y;
 }
 
-// In training; g and x of one layout, of what kernels read, with elements.
+// For training; g and x have one layout, a dtype that kernels read, and elements.
 void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, double eps, const Gradients& to, const Loc& loc) {
     const Tensor stats = detail::make_empty({on_gpu(x) ? 2 : 3, x.size(1)}, computed_in(x.dtype()), x.device(), loc);
     if (!on_gpu(x)) {
@@ -417,7 +417,7 @@ void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, double
                               channel_array(weight), on_stream(to.x), channel_array(to.weight), channel_array(to.bias)});
 }
 
-// The statistics are computed again: a graph's batch_norm in training does not give them. Those of the parameters are not rounded to 16 bits.
+// Computes the statistics again: a graph's batch_norm in training does not return them. The parameters' gradients are not rounded to 16 bits.
 std::vector<Tensor> batch_norm_backward(const In& g, const In& x, const Tensor& weight, bool has_bias, double eps) {
     const char* const op = "batch_norm_backward";
     check_gradient(op, g, x);
@@ -477,7 +477,7 @@ std::vector<Tensor> batch_norm_of(const FormCall& x, const Call& a) {
     Tensor mean = operand_if(a.has_running_mean, x, i), var = operand_if(a.has_running_var, x, i);
     const Tensor weight = operand_if(a.has_weight, x, i), bias = operand_if(a.has_bias, x, i);
     for (Tensor* t : {&mean, &var}) {
-        if (a.training && t->defined()) *t = clone(t->detach());  // is written to
+        if (a.training && t->defined()) *t = clone(t->detach());  // it is written to
     }
     Tensor stats;
     std::vector<Tensor> results = {batch_norm(x[0], mean, var, weight, bias, {.training = a.training, .momentum = a.momentum, .eps = a.eps}, stats)};
@@ -492,7 +492,7 @@ std::vector<Tensor> batch_norm_backward_of(const FormCall& x, const BackwardCall
     return batch_norm_backward(x[0], x[1], a.has_weight ? x[2] : Tensor(), a.has_bias, a.eps);
 }
 
-// In training the new running statistics, else what was computed of them.
+// In training the new running statistics, else the statistics computed from them.
 ResultTypes types_of(const TypeCall& t, const Call& a) {
     const ValueType& x = type_with_channels(t, t[0], 1);
     ResultTypes results{x};

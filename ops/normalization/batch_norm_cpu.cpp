@@ -1,7 +1,7 @@
-// Sums by channel, and maps that differ by channel, along channels that are last and along those that are not.
+// Sums per channel, and maps that differ per channel, for channels that are last and for those that are not.
 //
-// Channels are summed up from a number near their mean on, so that large numbers that hardly differ keep their digits;
-// maps begin with that difference, too. For sums see Note [Accuracy of sums].
+// Sums of channels start from a number near their mean, so that large numbers that hardly differ keep their digits;
+// maps subtract that number first, too. For sums see Note [Accuracy of sums].
 #include "tapir/ops/normalization/batch_norm_kernels.h"
 
 #include "tapir/ops/reduce/reduce_simd_cpu.h"

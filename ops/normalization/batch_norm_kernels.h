@@ -1,4 +1,4 @@
-// Kernels of batch normalisation: arrays of (outer, channels, inner), of which each channel is normalised for itself.
+// Kernels of batch normalisation: arrays of (outer, channels, inner), where each channel is normalised by itself.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +32,12 @@ struct ChannelArray {
     DType dtype;  // floating; float64 only beside float64
     std::int64_t stride;
 };
-/// All channels, for a GPU: x and y of one floating dtype; stats of that which is computed in, float32 for 16-bit floats.
+/// Normalises all channels on a GPU: x and y have one floating dtype; stats the computed one, float32 for 16-bit floats.
 struct BatchNormArgs {
     DType dtype;
     std::int64_t outer, channels, inner;  // not 0
     double eps, momentum;
-    bool training;  // the statistics are x's, and the running ones follow these; else they are the running ones
+    bool training;  // uses x's statistics, and the running ones follow these; else uses the running ones
     const void* x;
     void* y;
     void* stats;  // [2 * channels], written: mean and 1 / sqrt(variance + eps)
@@ -50,12 +50,12 @@ struct BatchNormBackwardArgs {
     const void *grad, *x, *stats;
     ChannelArray weight;
     void* grad_x;                         // null: not wanted
-    ChannelArray grad_weight, grad_bias;  // the same
+    ChannelArray grad_weight, grad_bias;  // null: not wanted
 };
 
 }  // namespace tapir::kernels
 
-// For the rows [begin, end) of the outer dimension.
+// These compute the rows [begin, end) of the outer dimension.
 TAPIR_CPU_KERNEL(channel_sums_f32, void(const tapir::kernels::ChannelSums<float>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(channel_sums_f64, void(const tapir::kernels::ChannelSums<double>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(channel_map_f32, void(const tapir::kernels::ChannelMap<float>& args, std::int64_t begin, std::int64_t end))

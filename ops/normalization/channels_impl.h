@@ -1,4 +1,4 @@
-// Tensors of (batch, channels, spatial...): what convolution, pooling and batch normalisation share.
+// Tensors of (batch, channels, spatial...): shared code of convolution, pooling and batch normalisation.
 #pragma once
 
 #include "tapir/core/fail_impl.h"
@@ -7,12 +7,12 @@
 
 namespace tapir {
 
-/// A fresh tensor: with its channels last in memory, or contiguous.
+/// Makes a fresh tensor: with its channels last in memory, or contiguous.
 inline Tensor make_in_layout(const Shape& shape, DType dtype, Device device, bool channels_last, const Loc& loc) {
     return channels_last ? detail::make_channels_last(shape, dtype, device, loc) : detail::make_empty(shape, dtype, device, loc);
 }
 
-/// Whether what an op on elements gives, of this shape, has its channels last, as behind a convolution: the first operand that has all of its elements does.
+/// True if an element-wise result of this shape has its channels last, as behind a convolution: the first operand with as many elements has.
 inline bool lies_channels_last(const Shape& shape, const Tensor* const* operands, int count) noexcept {
     for (int k = 0; k < count; ++k) {
         const TensorImpl* x = operands[k]->impl();
@@ -22,27 +22,27 @@ inline bool lies_channels_last(const Shape& shape, const Tensor* const* operands
     return false;
 }
 
-/// All dimensions but the channels'.
+/// Returns all dimensions but the channels'.
 inline Dims all_but_channels(const Tensor& x) {
     Dims dims(0);
     for (int d = 2; d < x.dim(); ++d) dims.push_back(d);
     return dims;
 }
 
-/// (channels,) as it stands beside x: (channels, 1...).
+/// Reshapes (channels,) to (channels, 1...), so that it broadcasts to x.
 inline Tensor beside_channels(const Tensor& t, const Tensor& x) {
     Shape shape(t.numel());
     for (int d = 2; d < x.dim(); ++d) shape.push_back(1);
     return reshape(t, shape);
 }
 
-/// What windows may be moved, widened and padded by: sums and products of two such numbers do not overflow.
+/// The limit of strides, dilations and paddings of windows: sums and products of two such numbers do not overflow.
 inline constexpr std::int64_t kMostSpatial = std::int64_t{1} << 31;
 inline void check_spatial(const char* op, const char* what, std::int64_t number, std::int64_t most, const Loc& loc) {
     if (number > most) fail<ValueError>(loc, "{}: {} {} is too large", op, what, number);
 }
 
-/// A number for all `dims` spatial dimensions, or one for each: set(i, number) for each of them. Throws ValueError for another
+/// Reads a number for all `dims` spatial dimensions, or one for each: calls set(i, number) for each of them. Throws ValueError for another
 /// count, and for numbers below `least` or above `most`.
 template <class Set>
 void for_spatial(const Shape& given, std::int64_t least, const char* what, int dims, const char* op, const Loc& loc, const Set& set,

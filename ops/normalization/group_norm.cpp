@@ -1,5 +1,5 @@
-// Group and instance normalisation. On the CPU by the kernels of batch normalisation, in the layout of the input: sums of each
-// channel of each example, put together by group, and one pass that writes the result.
+// Group and instance normalisation. The CPU uses the kernels of batch normalisation, in the layout of the input: sums of each
+// channel of each example, combined by group, and one pass that writes the result.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -33,7 +33,7 @@ TAPIR_OP(group_norm, group_norm_rule, "Groups of channels of each example to mea
          TAPIR_SAMPLE_AS("f(1,4,4,4) f(4)", "nn.functional.group_norm(x[0], 1, None, x[1])", group_norm(x[0], 1, {}, x[1])),
          TAPIR_SAMPLE_AS("f(3,6) f(6) f(6)", "nn.functional.group_norm(x[0], 2, x[1], x[2])", group_norm(x[0], 2, x[1], x[2])),
          TAPIR_SAMPLE_AS("f(2,2,4,4) f(2) f(2)", "nn.functional.instance_norm(x[0], None, None, x[1], x[2])", instance_norm(x[0], x[1], x[2])));
-// What its rule is where that is recorded, so that a graph of a gradient has one node for it, too.
+// As an op of its own, the recorded rule is one node in the graph of a gradient.
 TAPIR_OP(group_norm_backward, group_norm_backward_rule, "The gradients of group_norm: of x, and of the weight and the bias where there are such.",
          TAPIR_SAMPLE_AS("f(2,4,4,3) f(2,4,4,3) f(4)",
                          "torch.autograd.functional.vjp(lambda t, w, v: nn.functional.group_norm(t, 2, w, v, 0.001), (x[1], x[2], x[2]), x[0])[1]",
@@ -57,7 +57,7 @@ struct Attrs {
     bool has_weight = false, has_bias = false;
 };
 
-// x (batch, channels, inner) or, with the channels last, (batch, inner, channels); what differs by channel is (batch, channels).
+// x (batch, channels, inner) or, with the channels last, (batch, inner, channels); values that differ per channel are (batch, channels).
 struct Layout {
     int64_t batch, channels, inner, groups;
     bool is_last;
@@ -70,10 +70,10 @@ Layout layout_of(const Tensor& x, int64_t groups) {
     return {x.size(0), x.size(1), inner, groups, !x.is_contiguous() || inner == 1};
 }
 
-// Sums in as many parts as the sizes alone say, so that the number of threads does not change them.
+// The number of parts of a sum depends on the sizes alone, so that the number of threads does not change the sum.
 constexpr int64_t kPart = 32 * 1024;  // elements
 
-// The same cuts for sums and maps: run(example, first row, end row) of (inner, channels) if the channels are last, else
+// Cuts sums and maps in the same way: run(example, first row, end row) of (inner, channels) if the channels are last, else
 // run(0, first channel, end channel) of batch * channels.
 template <class Run>
 void for_parts(const Layout& l, int64_t first, int64_t end, const Run& run) {
@@ -86,7 +86,7 @@ void for_parts(const Layout& l, int64_t first, int64_t end, const Run& run) {
     parallel_blocks((end - first) * parts, [&](int64_t i) { run(first + i / parts, i % parts * rows, std::min((i % parts + 1) * rows, l.inner)); });
 }
 
-// Both sums of each channel of the examples [first, end): see kernels::ChannelSums. sums: [2][batch * channels].
+// Computes both sums of each channel of the examples [first, end): see kernels::ChannelSums. sums: [2][batch * channels].
 template <class T>
 void sum_up(const Layout& l, int64_t first, int64_t end, const T* x, const T* g, const T* shift, const T* scale, double* sums) {
     const auto channels = static_cast<std::size_t>(l.channels);
@@ -123,12 +123,12 @@ void sum_up(const Layout& l, int64_t first, int64_t end, const T* x, const T* g,
     }
 }
 
-// What differs by channel, (batch, channels): see kernels::ChannelMap.
+// Values that differ per channel, (batch, channels): see kernels::ChannelMap.
 template <class T>
 struct MapTerms {
     const T *shift, *scale, *a, *b, *c;
 };
-// y of the examples [first, end).
+// Computes y of the examples [first, end).
 template <class T>
 void map(const Layout& l, int64_t first, int64_t end, const T* x, const T* g, const MapTerms<T>& by, T* y) {
     const auto moved = [](const T* p, int64_t by_count) { return p ? p + by_count : nullptr; };
@@ -155,14 +155,14 @@ void for_sets(const Layout& l, const Run& run) {
     for (int64_t first = 0; first < l.batch; first += set) run(first, std::min(first + set, l.batch));
 }
 
-// Of each group: mean and rstd, and what the mean lost when it was rounded.
+// Each group's mean and rstd, and the part that the mean lost when it was rounded.
 template <class T>
 struct GroupStats {
     T *mean, *rstd, *rest;
     GroupStats(const Tensor& stats, const Layout& l) : mean(data<T>(stats)), rstd(mean + l.batch * l.groups), rest(rstd + l.batch * l.groups) {}
 };
 
-// Those of the examples [first, end). sums, shift: room for what is found on the way.
+// Finds them for the examples [first, end). sums, shift: scratch memory.
 template <class T>
 void find_stats(const Layout& l, int64_t first, int64_t end, const T* x, double eps, std::vector<double>& sums, std::vector<T>& shift,
                 const GroupStats<T>& stats) {
@@ -173,7 +173,7 @@ void find_stats(const Layout& l, int64_t first, int64_t end, const T* x, double 
     }
     sum_up<T>(l, first, end, x, nullptr, shift.data(), nullptr, sums.data());
     for (int64_t k = first * l.groups; k < end * l.groups; ++k) {
-        // Chan et al. 1983: squares around the mean of each channel, and of these means around that of the group.
+        // Chan et al. 1983: adds squares around the mean of each channel, and of these means around that of the group.
         const auto channel = [&](int64_t i, double& mean) {
             const double first_sum = sums[static_cast<std::size_t>(i)];
             mean = static_cast<double>(shift[static_cast<std::size_t>(i)]) + first_sum / inner;
@@ -254,7 +254,7 @@ Gradients gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const
         sum_up<T>(l, first, end, data<T>(x), data<T>(g), shift.data(), scale.data(), sums.data());
         for (int64_t k = first * l.groups; k < end * l.groups; ++k) {
             const auto weight_of = [&](int64_t i) { return w ? static_cast<double>(w[i % l.channels]) : 1.0; };
-            // The kernel's n is (x - mean) rstd with the rounded mean; `off` is what it lacks.
+            // The kernel's n is (x - mean) rstd with the rounded mean; `off` is the part that it lacks.
             const auto rstd = static_cast<double>(found.rstd[k]), off = static_cast<double>(found.rest[k]) * rstd;
             double mean_d = 0, mean_dn = 0;
             for (int64_t i = k * per_group; i < (k + 1) * per_group; ++i) {
@@ -284,7 +284,7 @@ Gradients gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const
     return made;
 }
 
-// All in one layout, of what is computed in. Without has_stats they are found, and written.
+// Takes all in one layout, in the dtype that is computed in. Without has_stats it finds and writes them.
 Gradients gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const Tensor& given_weight, const Attrs& attrs, bool has_stats,
                     const Loc& loc) {
     const Tensor weight = given_weight.defined() ? given_weight.to(x.dtype(), loc).contiguous(loc) : Tensor();
@@ -292,7 +292,7 @@ Gradients gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const
                                 : gradients<float>(g, x, stats, weight, attrs, has_stats, loc);
 }
 
-// The gradients of x, the weight and the bias, made of ops.
+// Computes the gradients of x, the weight and the bias, made of ops.
 std::vector<Tensor> gradients_of_ops(const Tensor& given_g, const Tensor& given_x, const Tensor& weight, const Attrs& attrs) {
     const DType dtype = computed_in(given_x.dtype());
     const Tensor g = given_g.to(dtype), x = given_x.to(dtype);
@@ -334,7 +334,7 @@ void check_groups(const char* op, int64_t groups, int64_t channels, const Loc& l
     if (groups < 1 || channels % groups != 0) fail<ValueError>(loc, "{}: {} groups do not divide {} channels", op, groups, channels);
 }
 
-// The statistics are computed again: a graph's group_norm has one result. Those of the parameters are not rounded to 16 bits.
+// Computes the statistics again: a graph's group_norm has one result. The parameters' gradients are not rounded to 16 bits.
 std::vector<Tensor> group_norm_backward(const In& g, const In& x, int64_t groups, const Tensor& weight, bool has_bias, double eps) {
     const char* const op = "group_norm_backward";
     check_gradient(op, g, x);
@@ -397,9 +397,9 @@ Tensor group_norm(In x, int64_t groups, const Tensor& weight, const Tensor& bias
     if (batch == 1 && x->numel == groups) {
         fail<ValueError>(x.loc, "group_norm: a group needs more than one element, got {} groups in shape {}", groups, x.tensor.shape());
     }
-    // Sums of each channel cost more than they save where a channel has few elements, fewer so if it lies side by side with others.
+    // Sums of each channel cost more than they save if a channel has few elements; fewer are enough if it lies side by side with others.
     const int64_t per_channel = x->numel > 0 ? x->numel / (batch * channels) : 0, least = x->is_contiguous() ? 16 : 4;
-    const bool is_worth_it = per_channel >= least || (detail::is_tracing() && per_channel > 1);  // a graph shows what was called
+    const bool is_worth_it = per_channel >= least || (detail::is_tracing() && per_channel > 1);  // a graph shows the op that was called
     if (!on_gpu(x.tensor) && is_worth_it) return fused(x, weight, bias, {eps, groups, weight.defined(), bias.defined()});
     const detail::RecordedParts parts(x.loc);
     if (x->numel == 0) return empty_norm(x.tensor, weight, bias);

@@ -5,10 +5,10 @@
 
 namespace tapir {
 
-/// Groups of channels of each example to mean 0 and variance 1 (Wu and He 2018). x: (n, channels, ...); groups divide the channels,
-/// and of a single example have more than one element each (ValueError).
+/// Normalises groups of channels of each example to mean 0 and variance 1 (Wu and He 2018). x: (n, channels, ...); groups divide the channels,
+/// and in a batch of one example have more than one element each (ValueError).
 Tensor group_norm(In x, std::int64_t groups, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
-/// Each channel of each example by itself (Ulyanov et al. 2016). x: (n, channels, ...) with a dimension behind the channels.
+/// Normalises each channel of each example by itself (Ulyanov et al. 2016). x: (n, channels, ...) with a dimension behind the channels.
 Tensor instance_norm(In x, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5);
 
 }  // namespace tapir

@@ -37,7 +37,7 @@ TAPIR_OP(layer_norm, layer_norm_rule, "Each row to mean 0 and variance 1, then s
                          layer_norm(x[0], {3, 4}, x[1], x[2], 1e-3)),
          TAPIR_SAMPLE_AS("f(4,6) f(6)", "nn.functional.layer_norm(x[0], (6,), x[1])", layer_norm(x[0], {6}, x[1])),
          TAPIR_SAMPLE_AS("f(7) f(7)", "nn.functional.layer_norm(x[0], (7,), None, x[1])", layer_norm(x[0], {7}, {}, x[1])));
-// What its rule is where that is recorded, so that a graph of a gradient has one node for it, too.
+// As an op of its own, the recorded rule is one node in the graph of a gradient.
 TAPIR_OP(layer_norm_backward, layer_norm_backward_rule, "The gradients of layer_norm: of x, and of the weight and the bias where there are such.",
          TAPIR_SAMPLE_AS("f(3,5) f(3,5)", "torch.autograd.functional.vjp(lambda t: layer_norm(t, (5,)), x[1], x[0])[1]",
                          layer_norm_backward(x[0], x[1], {5}, {}, false, 1e-5)),
@@ -53,7 +53,7 @@ namespace {
 
 struct Attrs {
     double eps;
-    int dims;  // how many of the last dimensions are normalised
+    int dims;  // number of the last dimensions that are normalised
     bool has_weight, has_bias;
 };
 struct Call {
@@ -62,7 +62,7 @@ struct Call {
     bool has_weight = false, has_bias = false;
 };
 
-// What the kernels read: on a GPU 16-bit floats as well.
+// Returns the dtype that the kernels read: on a GPU 16-bit floats as well.
 DType read_in(const Tensor& x) { return on_gpu(x) ? x.dtype() : computed_in(x.dtype()); }
 
 Tensor as_rows(const Tensor& x, DType dtype, const Loc& loc = {}) {
@@ -87,7 +87,7 @@ void run_on_gpu(const Tensor& x, const Tensor& weight, const Tensor& bias, doubl
                      mean ? mean + rows * static_cast<int64_t>(itemsize(stats.dtype())) : nullptr});
 }
 
-// All of what the kernels read. stats: mean and rstd of each row; may be undefined.
+// All have a dtype that the kernels read. stats: mean and rstd of each row; may be undefined.
 void run_forward(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, const Tensor& y, const Tensor& stats, int64_t width) {
     if (width > 0 && on_gpu(x)) {
         run_on_gpu(x, weight, bias, eps, y, stats, width);
@@ -114,7 +114,7 @@ void run_backward_on_gpu(const Tensor& g, const Tensor& x, const Tensor& weight,
                               on_stream(grad_bias)});
 }
 
-// The sums over rows go to as many buffers as the rows alone say, so that the number of threads does not change them.
+// Adds the sums over rows to as many buffers as the rows alone say, so that the number of threads does not change them.
 template <class T>
 void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, const Tensor& stats, const Tensor& grad_x, const Tensor& grad_weight,
                   const Tensor& grad_bias, int64_t width) {
@@ -149,7 +149,7 @@ void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, const 
     }
 }
 
-// The gradients of x, the weight and the bias, made of ops.
+// Computes the gradients of x, the weight and the bias, made of ops.
 std::vector<Tensor> gradients_of_ops(const Tensor& g, const Tensor& x, const Tensor& weight, const Attrs& attrs) {
     Dims dims, leading;
     for (int d = 0; d < x.dim(); ++d) (d < x.dim() - attrs.dims ? leading : dims).push_back(d);
@@ -210,7 +210,7 @@ void check(const In& x, const Shape& row_shape, const Tensor& parameter, const c
     detail::check_same_device("layer_norm", x.tensor, parameter, x.loc);
 }
 
-// The rows' statistics are computed again: a graph's layer_norm has one result.
+// Computes the rows' statistics again: a graph's layer_norm has one result.
 std::vector<Tensor> layer_norm_backward(const In& g, const In& x, const Shape& normalized_shape, const Tensor& weight, bool has_bias, double eps) {
     check_gradient("layer_norm_backward", g, x);
     const DType dtype = x.tensor.dtype();
@@ -296,13 +296,13 @@ Tensor layer_norm_of(const FormCall& x, const Call& a) {
     return layer_norm(x[0], a.normalized_shape, weight, bias, a.eps);
 }
 
-// Whether the kernels can be given them as they are.
+// True if the kernels can take them as they are.
 bool are_plain(std::initializer_list<const Tensor*> tensors, DType dtype) {
     return (dtype == float32 || dtype == float64) &&
         std::all_of(tensors.begin(), tensors.end(), [&](const Tensor* t) { return !t->defined() || detail::is_plain(t->impl(), dtype); });
 }
 
-// The width of the rows; 0: there are none, or these are no operands of the op.
+// Returns the width of the rows; 0 if there are none, or if these cannot be operands of the op.
 int64_t width_of(const Tensor& x, const Call& a, std::initializer_list<const Tensor*> parameters) {
     const int dims = a.normalized_shape.rank(), leading = x.dim() - dims;
     if (dims == 0 || leading < 0) return 0;

@@ -1,4 +1,4 @@
-// How matmul.cpp, convolution.cpp, pooling.cpp, the norms and the gates of recurrent cells are written as ONNX.
+// Writes matmul.cpp, convolution.cpp, pooling.cpp, the norms and the gates of recurrent cells as ONNX.
 #include <algorithm>
 
 #include "tapir/ops/elementwise/mask.h"
@@ -13,7 +13,7 @@ using std::int64_t;
 
 std::size_t at(int64_t d) { return static_cast<std::size_t>(d); }
 
-// Operators know few small integers.
+// Converts an operand: operators know few small integers.
 OnnxValue factor(const OnnxCall& x, int i) {
     const DType dtype = x.result_dtype();
     return x.cast(x.as_result(i), dtype == bool_ || dtype == DType::uint8 ? DType::int32 : dtype);
@@ -32,19 +32,19 @@ OnnxValue linear_of(const OnnxCall& x) {
 
 // --- Convolutions -----------------------------------------------------------------------------------------------------------------
 
-// One number for each spatial dimension.
+// Returns one number for each spatial dimension.
 OnnxInts spatial(const OnnxCall& x, const char* name, int dims) {
     const OnnxInts numbers = x.integers(name);
     return numbers.size() == 1 ? OnnxInts::of(dims, numbers[0]) : numbers;
 }
-// Before the elements, then after them.
+// Returns the padding before the elements, then the one after them.
 OnnxInts pads_of(const OnnxCall& x, int dims) {
     OnnxInts pads = spatial(x, "padding", dims);
     if (pads.count() == dims) pads.append(OnnxInts(pads));
     return pads;
 }
 
-// ONNX's Conv takes no negative padding: that is cut off before.
+// Applies negative padding: ONNX's Conv does not take it, so it is cut off before.
 OnnxValue cropped(const OnnxCall& x, OnnxValue v, OnnxInts& pads, int dims) {
     for (int d = 0; d < dims; ++d) {
         const int64_t before = std::max<int64_t>(0, -pads[d]), after = std::max<int64_t>(0, -pads[dims + d]);
@@ -99,7 +99,7 @@ OnnxValue conv_transpose_of(const OnnxCall& x) {
     return y + x.unsqueeze(x[2], after);
 }
 
-// The gradient of a convolution's weight is one itself: of x, whose batch becomes the channels, with g as the weight.
+// A convolution's weight gradient is a convolution itself: of x, whose batch becomes the channels, with g as the weight.
 OnnxValue conv_weight_of(const OnnxCall& x) {
     const int dims = x.rank() - 2;
     const int64_t groups = x.integer("groups");
@@ -130,7 +130,7 @@ OnnxValue conv_weight_of(const OnnxCall& x) {
 
 // --- Pooling ----------------------------------------------------------------------------------------------------------------------
 
-// Windows along one dimension: of out[i], the elements from begin[i] to end[i], of which padding is none, and how many count.
+// Windows along one dimension: result element i has the window from begin(i) to end(i), which may reach beyond the input.
 struct Windows {
     int64_t in, out, kernel, stride, pad, dilation;
     bool is_adaptive;
@@ -143,7 +143,7 @@ struct Pool {
     OnnxList<Windows> windows;
     bool is_adaptive = false, has_known_sizes = true;
 
-    // in, out: the spatial sizes of what is pooled and of the result.
+    // in, out: the spatial sizes of the input of pooling and of its result.
     Pool(const OnnxCall& x, const OnnxSizes& in, const OnnxSizes& out, bool has_dilation) : dims(in.count() - 2) {
         is_adaptive = !x.sizes("output_size").empty();
         OnnxInts kernel, stride, pad, dilation;
@@ -176,7 +176,7 @@ struct Pool {
     bool is_regular() const {
         return std::none_of(windows.begin(), windows.end(), [](const Windows& w) { return w.is_adaptive; });
     }
-    // At the end beyond what is there, so that as many windows fit.
+    // Returns the padding at the end, which reaches beyond the input so that as many windows fit.
     int64_t end_pad(int d) const {
         const Windows& w = windows[d];
         return std::max(w.pad, (w.out - 1) * w.stride + w.dilation * (w.kernel - 1) + 1 - w.in - w.pad);
@@ -191,7 +191,7 @@ struct Pool {
         for (int d = 0; d < dims; ++d) pads.push_back(has_known_sizes ? end_pad(d) : windows[d].pad);
         OnnxAttributes list = {{"kernel_shape", kernel}, {"strides", stride}, {"pads", pads}};
         if (!has_unknown_ends(x)) return list;
-        for (const Windows& w : windows) {  // those that begin beyond the elements are none here, but are some in ONNX
+        for (const Windows& w : windows) {  // windows that begin beyond the elements are none here, but are windows in ONNX
             const bool begins_inside = w.pad + w.stride <= w.dilation * (w.kernel - 1) + 1;
             if (!begins_inside) x.refuse("with ceil_mode and such strides, of images whose sizes are named dimensions");
         }
@@ -201,7 +201,7 @@ struct Pool {
     bool has_unknown_ends(const OnnxCall& x) const { return !has_known_sizes && x.flag("ceil_mode"); }
 };
 
-// Adaptive, to one window.
+// True if it is adaptive, to one window.
 bool is_global(const OnnxCall& x) {
     const OnnxSizes sizes = x.sizes("output_size");
     return !sizes.empty() && std::all_of(sizes.begin(), sizes.end(), [](const SymInt& size) { return size == SymInt(1); });
@@ -234,7 +234,7 @@ OnnxValues max_pool_of(const OnnxCall& x) {
         const OnnxValue place = x.node("ArgMax", int64, {lines}, {{"axis", 2}, {"keepdims", 0}});
         return {x.extreme(true, x[0], dims, true), x.reshape(place, x.result_shape())};
     }
-    // Each window as a mask over its image: (out, in) for each dimension.
+    // Makes each window a mask over its image: (out, in) for each dimension.
     need_sizes(x, pool);
     OnnxValue is_in;
     int64_t elements = 1;
@@ -262,7 +262,7 @@ OnnxValues max_pool_of(const OnnxCall& x) {
     return {x.reduce("ReduceMax", lines, {last}, false), x.node("ArgMax", int64, {lines}, {{"axis", last}, {"keepdims", 0}})};
 }
 
-// (g, indices): what each window has got is added at its place, in planes of one dimension.
+// Takes (g, indices): adds each window's gradient at its place, in planes of one dimension.
 OnnxValue max_pool_backward_of(const OnnxCall& x) {
     const auto planes = [](const OnnxSizes& shape) {
         SymInt volume = 1;
@@ -275,7 +275,7 @@ OnnxValue max_pool_backward_of(const OnnxCall& x) {
     return x.reshape(x.node("ScatterElements", {none, places, kept}, {{"axis", 2}, {"reduction", "add"}}), x.result_shape());
 }
 
-// The matrix of averages along a dimension: (out, in), divided by what counts there.
+// Returns the matrix of averages along a dimension: (out, in), divided by the number of elements that count.
 Tensor averages(const Windows& w, bool counts_padding, bool divides) {
     OnnxCall::need_room({w.out, w.in});
     std::vector<double> m(at(w.out * w.in));
@@ -291,7 +291,7 @@ Tensor averages(const Windows& w, bool counts_padding, bool divides) {
     return tensor(m).reshape({w.out, w.in});
 }
 
-// Averages are a product with a matrix for each dimension; their gradient is one with the transposed matrices.
+// Writes averages as a product with a matrix for each dimension; the gradient uses the transposed matrices.
 OnnxValue averaged(const OnnxCall& x, const Pool& pool, bool is_gradient) {
     need_sizes(x, pool);
     const int64_t divisor = x.integer("divisor_override");
@@ -314,12 +314,12 @@ OnnxValue avg_pool_of(const OnnxCall& x) {
     bool is_plain = pool.is_regular() && x.integer("divisor_override") == 0;
     bool counts_padding = x.flag("count_include_pad");
     for (int d = 0; d < pool.dims && is_plain && pool.has_known_sizes; ++d) {
-        // Windows that reach beyond the padding are divided by less.
+        // Windows that reach beyond the padding are divided by a smaller number.
         is_plain = !counts_padding || pool.end_pad(d) == pool.windows[d].pad;
     }
     if (is_global(x)) return x.node("GlobalAveragePool", {x[0]});
     if (!is_plain) return averaged(x, pool, false);
-    if (counts_padding && pool.has_unknown_ends(x)) {  // padding counts, but not what is beyond it
+    if (counts_padding && pool.has_unknown_ends(x)) {  // padding counts, but not elements beyond it
         const bool is_padded = std::any_of(pool.windows.begin(), pool.windows.end(), [](const Windows& w) { return w.pad > 0; });
         if (is_padded) x.refuse("with ceil_mode and padding that counts, of images whose sizes are named dimensions");
         counts_padding = false;
@@ -333,10 +333,10 @@ OnnxValue avg_pool_gradient_of(const OnnxCall& x) { return averaged(x, Pool(x, x
 
 // --- Norms ------------------------------------------------------------------------------------------------------------------------
 
-// The next operand, where there is one.
+// Returns the next operand, if there is one.
 OnnxValue next(const OnnxCall& x, const char* has, int& i) { return x.flag(has) ? x[i++] : OnnxValue(); }
 
-// (channels,) beside the dimensions that follow.
+// Reshapes (channels,) so that it broadcasts to the dimensions that follow.
 OnnxValue beside(const OnnxCall& x, const OnnxValue& channels) {
     OnnxInts after;
     for (int d = 2; d < x.rank(); ++d) after.push_back(d - 1);
@@ -390,10 +390,10 @@ std::vector<int64_t> all_but_channels(const OnnxCall& x) {
     return dims;
 }
 
-// What gradients of 16-bit floats are computed in, and those of the parameters are.
+// Returns the dtype in which gradients of 16-bit floats are computed, and which the parameters' gradients have.
 DType gradient_dtype(const OnnxCall& x) { return x.dtype() == DType::float64 ? DType::float64 : DType::float32; }
 
-// (g, x, weight), in training: those of x, and of the weight and the bias where there are such.
+// Takes (g, x, weight), in training; returns the gradients of x, and of the weight and the bias if they exist.
 OnnxValues batch_norm_backward_of(const OnnxCall& x) {
     const DType dtype = gradient_dtype(x);
     const OnnxValue g = x.cast(x[0], dtype), in = x.cast(x[1], dtype);
@@ -408,7 +408,7 @@ OnnxValues batch_norm_backward_of(const OnnxCall& x) {
     return results;
 }
 
-// The last dimensions, as many as normalized_shape has.
+// Returns the last dimensions, as many as normalized_shape has.
 OnnxInts last_dims(const OnnxCall& x) {
     OnnxInts dims;
     const int count = x.sizes("normalized_shape").count();
@@ -424,7 +424,7 @@ OnnxValue layer_norm_of(const OnnxCall& x) {
     return x.node("LayerNormalization", operands, {{"axis", -last_dims(x).count()}, {"epsilon", x.real("eps")}});
 }
 
-// (g, x, weight): those of x, and of the weight and the bias where there are such.
+// Takes (g, x, weight); returns the gradients of x, and of the weight and the bias if they exist.
 OnnxValues layer_norm_backward_of(const OnnxCall& x) {
     const OnnxValue &g = x[0], &in = x[1];
     const OnnxInts dims = last_dims(x);
@@ -447,7 +447,7 @@ OnnxValue rms_norm_of(const OnnxCall& x) {
     return x.count() > 1 ? y * x.cast(x[1], x.dtype()) : y;
 }
 
-// x as (batch, groups, what is in each).
+// Returns the shape of x as (batch, groups, elements of each group).
 OnnxSizes groups_of(const OnnxCall& x) {
     if (x.integer("num_groups") < 1) x.refuse("of less than one group");
     const SymInt groups = x.integer("num_groups"), channels = x.shape()[1];
@@ -470,7 +470,7 @@ OnnxValue group_norm_of(const OnnxCall& x) {
     return y;
 }
 
-// (g, x, weight): those of x, and of the weight and the bias where there are such.
+// Takes (g, x, weight); returns the gradients of x, and of the weight and the bias if they exist.
 OnnxValues group_norm_backward_of(const OnnxCall& x) {
     const DType dtype = gradient_dtype(x);
     const OnnxValue g = x.cast(x[0], dtype), in = x.reshape(x.cast(x[1], dtype), groups_of(x));
@@ -490,9 +490,9 @@ OnnxValue block(const OnnxCall& x, const OnnxValue& source, int rank, int64_t nu
     return x.slice(source, rank - 1, SymInt(number) * width, SymInt(number + 1) * width);
 }
 
-// layouts: of each source, how many blocks it has, and which is the input gate, the first forget gate, one or no step to the next
-// child's, the output gate, the update; -1: in another source.
-// Of a source: layouts have 6 numbers for each.
+// layouts: six numbers per source: its number of blocks, then the blocks of the input gate, the first forget gate, one or no step to the
+// next child's, the output gate, the update; -1: in another source.
+// Returns the block of a gate in a source, by those numbers.
 int64_t block_of(const OnnxInts& layouts, int source, int gate, int children) {  // gates: i, f_1 ... f_n, o, u
     const OnnxInts layout = layouts.after(6 * source).first(6);
     if (gate == 0) return layout[1];
@@ -501,11 +501,11 @@ int64_t block_of(const OnnxInts& layouts, int source, int gate, int children) { 
     return layout[2] < 0 ? -1 : layout[2] + (gate - 1) * layout[3];
 }
 
-// The sources from operand `first` on, then the children's c.
+// Takes the sources from operand `first` on, then the children's c.
 struct LstmStep {
     int children, first, sources;
     OnnxInts layouts;
-    OnnxSizes shape;   // of the state
+    OnnxSizes shape;   // the state's
     OnnxValues gates;  // activated, in their order
     OnnxValue c;
 
@@ -585,7 +585,7 @@ OnnxValues lstm_gates_backward_of(const OnnxCall& x) {
     return results;
 }
 
-// Of operands from x[first] on.
+// Takes the operands from x[first] on.
 struct GruStep {
     OnnxValue r, z, n, h_n, h;
     GruStep(const OnnxCall& x, int first) {

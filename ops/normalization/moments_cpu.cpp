@@ -1,7 +1,7 @@
-// Variances in one pass over memory.
+// Computes variances in one pass over memory.
 //
-// Rows are taken in blocks that stay in the first-level cache: mean and squared distances of a block in two passes, then
-// merged with those of the blocks before (Chan, Golub & LeVeque 1979). Columns are updated row by row (Welford 1962).
+// Rows are read in blocks that stay in the first-level cache: mean and squared distances of a block in two passes, then
+// merged with those of the previous blocks (Chan, Golub & LeVeque 1979). Columns are updated row by row (Welford 1962).
 #include "tapir/ops/cpu/math_impl.h"
 #include "tapir/ops/reduce/reduce_kernels.h"
 #include "tapir/ops/reduce/reduce_simd_cpu.h"

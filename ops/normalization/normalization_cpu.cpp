@@ -1,6 +1,6 @@
-// The kernels of layer normalisation and of that by root mean squares.
+// The kernels of layer normalisation and of normalisation by root mean squares.
 //
-// The mean is taken from a row's first element on, and the variance around the mean in a second pass over a row that is
+// The mean is computed relative to a row's first element, and the variance around the mean in a second pass over a row that is
 // in cache by then: rows of large numbers that hardly differ keep all of their digits. For sums see Note [Accuracy of
 // sums]. A row whose squares leave the range of T is computed once more, in float64 and scaled.
 #include "tapir/ops/normalization/normalization_kernels.h"
@@ -22,21 +22,21 @@ constexpr Wide<T> kSmallestNormal = static_cast<Wide<T>>(__FLT_MIN__);
 template <>
 constexpr double kSmallestNormal<double> = __DBL_MIN__;
 
-// Whether a mean of squares has its digits: what overflowed is inf or nan, and squares that were cut off do not count
-// beside what is large enough.
+// True if a mean of squares has its digits: overflow gives inf or nan, and squares that underflowed do not count
+// beside an eps that is large enough.
 template <class T>
 bool is_in_range(T squares, T with_eps) {
     return squares <= kLargest<T> && with_eps >= kSmallestNormal<T>;
 }
 
-// A power of two that brings n numbers of at most this size to [1, 2).
+// Returns a power of two that brings n numbers of at most this size to [1, 2).
 double scale_for(double largest) {
     if (!(largest <= __DBL_MAX__)) return 1;
     const i64 exponent = 2046 - static_cast<i64>(__builtin_bit_cast(u64, largest) >> 52);
     return __builtin_bit_cast(double, static_cast<u64>(exponent < 1 ? 1 : exponent > 2045 ? 2045 : exponent) << 52);
 }
 
-// The row whose squares do not fit T.
+// Normalises a row whose squares do not fit T.
 template <class T>
 [[gnu::noinline]] void normalize_scaled(const LayerNorm<T>& args, i64 row, bool is_centred) {
     const i64 width = args.width;
@@ -122,7 +122,7 @@ void grad_input(const LayerNormBackward<T>& args, i64 row, Wide<T> share) {
     }
 }
 
-// What a row's elements are: x, and n = ((x - first) - mean) rstd of them.
+// The values of a row's elements: x, and n = ((x - first) - mean) rstd.
 template <class T>
 struct Row {
     const T *g, *x;
@@ -134,7 +134,7 @@ struct Row {
     [[gnu::always_inline]] T by_weight(i64 j) const { return g[j] * (((x[j] - first) - mean) * rstd); }
 };
 
-// The rows' gradients of the weight and the bias, four rows together before they are added to the wider sums.
+// Adds the rows' gradients of the weight and the bias, four rows together before they are added to the wider sums.
 template <class T>
 void add_parameters(const LayerNormBackward<T>& args, i64 begin, i64 end) {
     const i64 width = args.width;
@@ -165,7 +165,7 @@ void add_parameters(const LayerNormBackward<T>& args, i64 begin, i64 end) {
     }
 }
 
-// input(row) for all rows, and what they add to the gradients of the parameters while they are in cache.
+// Calls input(row) for all rows, and adds their part of the parameters' gradients while the rows are in cache.
 template <class T, class Input>
 void for_rows(const LayerNormBackward<T>& args, i64 begin, i64 end, const Input& input) {
     for (i64 row = begin; row < end; row += 4) {

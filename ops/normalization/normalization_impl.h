@@ -1,4 +1,4 @@
-// What the normalisations share: checked inputs, and the layouts that their kernels take.
+// Shared code of the normalisations: checked inputs, and the layouts that their kernels take.
 #pragma once
 
 #include <algorithm>
@@ -21,13 +21,13 @@ namespace tapir {
 
 inline DType computed_in(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
 
-/// Of the dtype, contiguous or with its channels last.
+/// Returns x in the dtype, contiguous or with its channels last.
 inline Tensor ready(const Tensor& x, DType dtype, const Loc& loc) {
     const Tensor wide = x.to(dtype, loc);
     return detail::is_channels_last(wide.impl()) ? wide : wide.contiguous(loc);
 }
 
-/// The same in the layout of another.
+/// Returns g in the dtype and layout of x.
 inline Tensor ready_like(const Tensor& g, const Tensor& x, const Loc& loc) {
     const Tensor wide = g.to(x.dtype(), loc);
     return x.is_contiguous() ? wide.contiguous(loc) : channels_last(wide, loc);
@@ -42,7 +42,7 @@ T* data(const Tensor& t) {
     return t.defined() ? static_cast<T*>(t.raw_data()) : nullptr;
 }
 
-/// Calls body(i) for [0, n), on the threads of the pool where that is more than one.
+/// Calls body(i) for [0, n), on the threads of the pool if n is more than one.
 template <class Body>
 void parallel_blocks(std::int64_t n, const Body& body) {
     if (n == 1) return body(std::int64_t{0});
@@ -63,7 +63,7 @@ void parallel_blocks(std::int64_t n, const Body& body) {
     if (error) std::rethrow_exception(error);
 }
 
-/// Room for the sums of a parameter's gradient, (parts, width) zeros in float64, and what they come to, in order.
+/// Makes zeros (parts, width) in float64 for the sums of a parameter's gradient; add_up() adds the parts up, in order.
 inline Tensor zeroed_sums(std::int64_t parts, std::int64_t width) {
     const Tensor sums = detail::make_empty({parts, width}, float64, cpu, Loc{});
     std::fill_n(data<double>(sums), sums.numel(), 0.0);
@@ -80,11 +80,11 @@ void add_up(const Tensor& total, const Tensor& sums) {
     for (std::int64_t j = 0; j < width; ++j) data<T>(total)[j] = static_cast<T>(all[j]);
 }
 
-/// What a mean and a variance come to, as the kernels of batch normalisation are given them.
+/// A mean and a variance, as the kernels of batch normalisation get them.
 struct MeanAndRstd {
     double mean, variance, rstd;
 };
-/// Those of n numbers, at(i), whose squares do not fit T: of the numbers scaled to [1, 2).
+/// Computes them for n numbers, at(i), whose squares do not fit T: scales the numbers to [1, 2).
 template <class At>
 [[gnu::noinline]] MeanAndRstd scaled_stats(std::int64_t n, double eps, const At& at) {
     double largest = 0;
@@ -101,8 +101,8 @@ template <class At>
     const double variance = squares / count;
     return {(first + from_first) / scale, variance / scale / scale, scale / std::sqrt(variance + eps * scale * scale)};
 }
-/// Whether a variance was summed up in T without a loss: without overflow, and eps is there to hide what was cut off
-/// below.
+/// True if a variance was summed up in T without a loss: without overflow, and eps hides what underflowed
+/// to 0.
 template <class T>
 bool is_in_range(double squares, double variance, double eps) {
     return squares <= static_cast<double>(std::numeric_limits<T>::max()) && variance + eps >= static_cast<double>(std::numeric_limits<T>::min());
@@ -128,7 +128,7 @@ inline void check_input(const char* op, const In& x, int least_dims) {
     }
 }
 
-/// What the gradient of a norm is computed of. Throws ShapeError unless both are of one shape and floating dtype.
+/// Checks the operands of a norm's gradient. Throws ShapeError unless both have one shape and floating dtype.
 [[gnu::noinline]] inline void check_gradient(const char* op, const In& g, const In& x) {
     detail::check_defined(g, op);
     detail::check_defined(x, op);
@@ -149,14 +149,14 @@ inline void check_last_dims(const char* op, const In& x, const Shape& normalized
     if (!fits) fail<ShapeError>(x.loc, "{}: the last dimensions of {} must be {}", op, shape, normalized_shape);
 }
 
-/// In rules: x (n, channels, ...), where the operands from t[from] on are of its channels.
+/// In rules: returns x (n, channels, ...), and checks that the operands from t[from] on have its channels.
 inline const ValueType& type_with_channels(const TypeCall& t, const ValueType& x, int from) {
     static_cast<void>(types::ranked(x, 2));
     for (int i = from; i < t.count; ++i) types::need(may_equal(t[i].shape, {x.shape[1]}), "needs a number for each channel");
     return x;
 }
 
-/// In rules: x, which ends with these dimensions, at least one, where the operands from t[from] on have them.
+/// In rules: returns x, and checks that it and the operands from t[from] on end with these dimensions, at least one.
 inline const ValueType& type_with_last(const TypeCall& t, const ValueType& x, int from) {
     const std::vector<SymInt> last = t.sizes("normalized_shape");
     const auto dims = static_cast<int>(last.size());
@@ -165,15 +165,15 @@ inline const ValueType& type_with_last(const TypeCall& t, const ValueType& x, in
     return x;
 }
 
-/// In rules: the gradients of x, and of the parameters that there are.
+/// In rules: returns the gradients of x, and of the existing parameters.
 inline ResultTypes gradient_types(const ValueType& x, const ValueType& parameter, bool has_weight, bool has_bias) {
     ResultTypes results{x};
     for (int i = has_weight + has_bias; i-- > 0;) results.push_back(parameter);
     return results;
 }
 
-/// Records y = op(x, weight, bias), of which weight and bias may be undefined. Saved: stats, x, the weight if there is one. Watchers
-/// are told of `told`, where it is not null.
+/// Records y = op(x, weight, bias), where weight and bias may be undefined. Saved: stats, x, the weight if there is one. Watchers
+/// are told of `told` if it is not null.
 template <class Attrs>
 void record_norm(const OpInfo& op, const Loc& loc, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y, const Tensor& stats,
                  const Attrs& attrs, const RecordArgs* told) {
@@ -185,7 +185,7 @@ void record_norm(const OpInfo& op, const Loc& loc, const Tensor& x, const Tensor
     ran.told = told;
     finish_op(ran, recording(loc, {&x, &weight, &bias}));
 }
-/// The same; watchers are told of these operands, and of what make_call() says that the op was called with.
+/// Overload that tells watchers of these operands, and of the op's arguments, which make_call() returns.
 template <class Attrs, class MakeCall>
     requires std::is_invocable_v<MakeCall>
 void record_norm(const OpInfo& op, const Loc& loc, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y, const Tensor& stats,
@@ -201,10 +201,10 @@ void record_norm(const OpInfo& op, const Loc& loc, const Tensor& x, const Tensor
     record_norm(op, loc, x, weight, bias, y, stats, attrs, &told);
 }
 
-/// x[i], the next operand of a form, where the op has one.
+/// Returns x[i], the next operand of a form, if the op has one.
 inline Tensor operand_if(bool has, const FormCall& x, int& i) { return has ? x[i++] : Tensor(); }
 
-/// The normalised x where it has no elements: as empty, and the parameters' gradients are zeros.
+/// Returns the normalised x if it has no elements: empty, and the parameters' gradients are zeros.
 inline Tensor empty_norm(const Tensor& x, const Tensor& weight, const Tensor& bias) {
     Tensor y = clone(x);
     if (weight.defined()) y = (y * beside_channels(weight, x)).to(x.dtype());

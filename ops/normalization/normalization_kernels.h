@@ -1,4 +1,4 @@
-// Kernels of layer normalisation: rows of `width` elements, each normalised for itself.
+// Kernels of layer normalisation: rows of `width` elements, each normalised by itself.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct LayerNormBackward {
     double *grad_weight, *grad_bias;           // [width], added to; null: not wanted
 };
 
-/// All rows, for a GPU: arrays of one floating dtype; mean and rstd of that which is computed in, float32 for 16-bit floats.
+/// All rows, for a GPU: arrays have one floating dtype; mean and rstd the computed one, float32 for 16-bit floats.
 struct LayerNormArgs {
     DType dtype;
     std::int64_t rows, width;  // not 0
@@ -50,7 +50,7 @@ TAPIR_CPU_KERNEL(layer_norm_f32, void(const tapir::kernels::LayerNorm<float>& ar
 TAPIR_CPU_KERNEL(layer_norm_f64, void(const tapir::kernels::LayerNorm<double>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(layer_norm_backward_f32, void(const tapir::kernels::LayerNormBackward<float>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(layer_norm_backward_f64, void(const tapir::kernels::LayerNormBackward<double>& args, std::int64_t begin, std::int64_t end))
-// The same without the mean: `mean` and the bias are not read or written, rstd is 1 / sqrt(mean(x^2) + eps), always wanted.
+// As above without the mean: `mean` and the bias are not read or written, rstd is 1 / sqrt(mean(x^2) + eps), always wanted.
 TAPIR_CPU_KERNEL(rms_norm_f32, void(const tapir::kernels::LayerNorm<float>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(rms_norm_f64, void(const tapir::kernels::LayerNorm<double>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(rms_norm_backward_f32, void(const tapir::kernels::LayerNormBackward<float>& args, std::int64_t begin, std::int64_t end))

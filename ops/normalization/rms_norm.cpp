@@ -1,4 +1,4 @@
-// Root mean square normalisation: by the kernels of layer normalisation, without the mean.
+// Root mean square normalisation, by the kernels of layer normalisation, without the mean.
 #include <algorithm>
 
 #include "tapir/autograd/backward_impl.h"
@@ -29,7 +29,7 @@ using std::int64_t;
 
 struct Attrs {
     double eps;
-    int dims;  // how many of the last dimensions are normalised
+    int dims;  // number of the last dimensions that are normalised
     bool has_weight;
 };
 struct Call {
@@ -49,7 +49,7 @@ void run(const Tensor& x, const Tensor& weight, double eps, const Tensor& y, con
     parallel_for(rstd.numel(), 32 * 1024 / width + 1, [&](int64_t begin, int64_t end) { kernels::rms_norm(args, begin, end); });
 }
 
-// The sums over rows go to as many buffers as the rows alone say, so that the number of threads does not change them.
+// Adds the sums over rows to as many buffers as the rows alone say, so that the number of threads does not change them.
 template <class T>
 void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight,
                   int64_t width) {

@@ -67,7 +67,7 @@ Tensor to_largest_adaptive(const Tensor& g, const Tensor& of, const Shape& outpu
 
 }  // namespace
 
-// What the rule of max_pool is where that is recorded, so that a graph of a gradient has one node for it, too.
+// As an op of its own, the recorded rule of max_pool is one node in the graph of a gradient.
 TAPIR_OP(
     max_pool_backward, max_pool_backward_rule, "The gradient of max_pool: to the largest element of each window.",
     TAPIR_SAMPLE_AS("f(2,3,4) i(2,3,7)<200",
@@ -99,13 +99,13 @@ struct Attrs {
     bool ceil_mode = false;
 };
 
-// What pooling is called with, as PyTorch names it.
+// The arguments of pooling, named as PyTorch does.
 struct PoolCall {
     Shape kernel_size, stride, padding = 0, dilation = 1;
     bool ceil_mode = false, count_include_pad = true;
     int64_t divisor_override = 0;
     Shape output_size;  // of adaptive pooling; else empty
-    Shape input_size;   // the gradient's: of what was pooled
+    Shape input_size;   // the gradient's: the size of the pooled input
 };
 
 PoolCall call_of(const Attrs& attrs) {
@@ -183,13 +183,13 @@ void run_on_gpu(Run what, const PoolShape& shape, bool channels_last, const Tens
     }
 }
 
-// From x to y, or back from g. index: written by max, read by max_backward; in the layout of y. Not recorded.
+// Goes from x to y, or back from g. index: written by max, read by max_backward; in the layout of y. Not recorded.
 Tensor run(Run what, const Attrs& attrs, const Tensor& given, Tensor& index, const Loc& loc) {
     const detail::UnrecordedPartsOf parts(loc);
     const DType dtype = given.dtype();
     const bool is_backward = what == Run::max_backward || what == Run::avg_backward;
     const Shape shape = tensor_shape(attrs, is_backward ? &PoolDim::in : &PoolDim::out);
-    // On a GPU as it lies; but gradients in the layout of the indices.
+    // A GPU takes x as it is laid out; but gradients in the layout of the indices.
     bool channels_last_here = !on_gpu(given) || (detail::is_channels_last(given.impl()) && !given.is_contiguous());
     if (what == Run::max_backward && on_gpu(given)) channels_last_here = !index.is_contiguous();
     const DType compute = on_gpu(given) || dtype == float64 ? dtype : float32;
@@ -225,7 +225,7 @@ Tensor run_avg(Run what, const Attrs& attrs, const Tensor& given, const Loc& loc
 
 // --- Gradients -----------------------------------------------------------------------------------------------------------
 
-// The indices as the kernels read them: int32, and in one of their layouts.
+// Returns the indices as the kernels read them: int32, and in one of their layouts.
 Tensor plain_index(const Tensor& given, const Loc& loc) {
     const detail::UnrecordedPartsOf parts(loc);
     const Tensor index = given.to(int32, loc);
@@ -253,7 +253,7 @@ void max_pool_rule(Backward& b) {
     b.give(0, run(Run::max_backward, attrs, b.grad(), index, b.record().loc));
 }
 
-// saved: the indices. Of each window the element that its gradient went to.
+// saved: the indices. Picks for each window the element that its gradient went to.
 void max_pool_backward_rule(Backward& b) {
     const Tensor index = b.saved(0), places = flatten(maximum(index.to(int64), 0), 2);
     const Shape shape = tensor_shape(b.attrs<Attrs>(), &PoolDim::out);
@@ -265,12 +265,12 @@ void avg_pool_gradient_rule(Backward& b) { b.give(0, run_avg(Run::avg, b.attrs<A
 
 // --- Arguments -----------------------------------------------------------------------------------------------------------
 
-// Of the last `count` of three.
+// Sets the last `count` of three.
 void set(PoolDim (&dims)[3], int64_t PoolDim::* to, const Shape& given, int64_t least, const char* what, int count, const char* op, const Loc& loc) {
     for_spatial(given, least, what, count, op, loc, [&](int d, int64_t number) { dims[3 - count + d].*to = number; });
 }
 
-// x as (batch, channels, dims...), checked.
+// Checks x, and takes it as (batch, channels, dims...).
 Attrs attrs_of(const char* op, int dims, const In& x) {
     if (x.tensor.dim() != dims + 2) {
         fail<ShapeError>(x.loc, "{}: needs {} or {} dimensions, got {}{}", op, dims + 1, dims + 2, x.tensor.shape(),
@@ -309,7 +309,7 @@ void set_windows(const char* op, Attrs& attrs, const Shape& kernel, const Shape&
                              p.before);
         }
         p.out = (rest + (ceil_mode ? p.stride - 1 : 0)) / p.stride + 1;
-        if (ceil_mode && (p.out - 1) * p.stride >= p.in + p.before) --p.out;  // would begin in the padding at the end
+        if (ceil_mode && (p.out - 1) * p.stride >= p.in + p.before) --p.out;  // it would begin in the padding at the end
     }
 }
 
@@ -401,17 +401,17 @@ Tensor lp_pool(const char* op, int dims, const In& x, double p, const Shape& ker
     detail::check_defined(x, op);
     if (!(p > 0)) fail<ValueError>(x.loc, "{}: norm_type must be above 0, got {}", op, p);
     const detail::RecordedParts parts(x.loc);
-    // Of the mean: a window that ends outside the input counts as a whole one.
+    // Uses the mean: a window that ends outside the input counts as a whole one.
     const Tensor means = avg_pool(op, dims, In(pow(x, p), x.loc), kernel, {.stride = o.stride, .ceil_mode = o.ceil_mode});
     const int64_t window = kernel.rank() == 1 && dims == 2 ? kernel[0] * kernel[0] : kernel.numel();
-    // A root has no slope at 0: as norm()'s, the gradient of a window of zeros is 0.
+    // A root has no slope at 0: the gradient of a window of zeros is 0, as norm()'s is.
     const Tensor sums = means * window, is_zero = sums == 0;
     return where(is_zero, 0, pow(where(is_zero, 1, sums), 1 / p));
 }
 
 Tensor max_pool_backward(const In& g, const In& index, const PoolCall& call);
 
-// For the samples: g back to the largest elements of what was pooled.
+// For the samples: returns g to the largest elements of the pooled input.
 Tensor to_largest(const Tensor& g, const Tensor& of, const Attrs& attrs) {
     const Tensor index = max_of(attrs, of.to(float64)).indices;
     return max_pool_backward(g, index, call_of(attrs));
@@ -427,7 +427,7 @@ Tensor to_largest_adaptive(const Tensor& g, const Tensor& of, const Shape& outpu
     return to_largest(g, of, attrs);
 }
 
-// Means of windows of 2 x 2, backwards.
+// Spreads means of windows of 2 x 2 back.
 Tensor spread(const Tensor& g, int64_t rows, int64_t columns) {
     Attrs attrs{{}, 2};
     attrs.shape.batch = g.size(0);
@@ -499,7 +499,7 @@ Tensor avg_pooled(const In& x, const PoolCall& call) {
     return run_avg(Run::avg, attrs, x.tensor, x.loc);
 }
 
-// For the gradient of what was pooled: set from g, the result's.
+// Makes the attributes for the gradient of the pooled input: set from g, the result's gradient.
 Attrs called_back(const char* op, const In& g, const PoolCall& call) {
     Attrs attrs = called_for(op, g, call);
     set(attrs.shape.dims, &PoolDim::in, call.input_size, 0, "input_size", attrs.dims, op, g.loc);
@@ -537,7 +537,7 @@ void avg_fields(Fields& f, PoolCall& a) {
     f("count_include_pad", a.count_include_pad)("divisor_override", a.divisor_override)("output_size", a.output_size);
 }
 
-// The windows of one dimension.
+// Returns the number of windows of one dimension.
 SymInt windows_in(const SymInt& size, const SymInt& kernel, const SymInt& stride, const SymInt& padding, const SymInt& dilation, bool ceil_mode) {
     const SymInt room = size + SymInt(2) * padding;
     types::need(!(size == SymInt(0)), "a dimension has no elements");
@@ -576,7 +576,7 @@ ResultTypes max_pooled(const TypeCall& t, const PoolCall& a) {
     return {values, types::same(values, DType::int32)};
 }
 
-// g: what windows of an input of `input_size` give.
+// g: the gradient for windows of an input of `input_size`.
 ValueType unpooled(const ValueType& g, const TypeCall& t, const PoolCall& a, const std::vector<SymInt>& dilation) {
     const int dims = types::ranked(g, 3, 5).rank() - 2;
     ValueType result = g;

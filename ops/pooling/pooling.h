@@ -5,9 +5,9 @@
 //     Tensor z = avg_pool2d(x, {3, 3}, {.stride = 2, .padding = 1});
 //     Tensor w = avg_pool2d(x, {3, 3}, 2, 1);                       // as z
 //
-// Where a stride of two numbers is all there is behind the kernel's size, it has its name: {.stride = {2, 1}}; {2, 1} does not compile.
+// A stride of two numbers as the only argument behind the kernel's size needs its name: {.stride = {2, 1}}; {2, 1} does not compile.
 //
-// x is (batch, channels, spatial...) or (channels, spatial...). Each number stands for all spatial dimensions, or there is one for
+// x is (batch, channels, spatial...) or (channels, spatial...). One number stands for all spatial dimensions; a list has one for
 // each. Floating dtypes. All throw ShapeError for other numbers of dimensions or windows that do not fit, DTypeError, and
 // ValueError for a kernel, stride or dilation below 1 and a padding that is negative or above half the kernel.
 #pragma once
@@ -25,12 +25,12 @@ struct MaxPoolOptions {
     bool ceil_mode = false;  ///< a last window may reach over the end
 };
 
-/// The largest element of each window; size' = (size + 2 padding - dilation (kernel - 1) - 1) / stride + 1, rounded down (or up
+/// Returns the largest element of each window; size' = (size + 2 padding - dilation (kernel - 1) - 1) / stride + 1, rounded down (or up
 /// with ceil_mode). Nan counts as the largest.
 Tensor max_pool1d(In x, const Shape& kernel_size, const MaxPoolOptions& options = {});
 Tensor max_pool2d(In x, const Shape& kernel_size, const MaxPoolOptions& options = {});
 Tensor max_pool3d(In x, const Shape& kernel_size, const MaxPoolOptions& options = {});
-/// The same with the place of each, int64: its number in row-major order within its channel of x.
+/// Returns also the index of each, int64: its number in row-major order within its channel of x.
 ValuesIndices max_pool1d_with_indices(In x, const Shape& kernel_size, const MaxPoolOptions& options = {});
 ValuesIndices max_pool2d_with_indices(In x, const Shape& kernel_size, const MaxPoolOptions& options = {});
 ValuesIndices max_pool3d_with_indices(In x, const Shape& kernel_size, const MaxPoolOptions& options = {});
@@ -58,10 +58,10 @@ struct AvgPoolOptions {
     Shape padding = 0;       ///< zeros on both sides
     bool ceil_mode = false;
     bool count_include_pad = true;      ///< the zeros count as elements
-    std::int64_t divisor_override = 0;  ///< what sums are divided by; 0: the number of elements
+    std::int64_t divisor_override = 0;  ///< sums are divided by this; 0: by the number of elements
 };
 
-/// The mean of each window.
+/// Returns the mean of each window.
 Tensor avg_pool1d(In x, const Shape& kernel_size, const AvgPoolOptions& options = {});
 Tensor avg_pool2d(In x, const Shape& kernel_size, const AvgPoolOptions& options = {});
 Tensor avg_pool3d(In x, const Shape& kernel_size, const AvgPoolOptions& options = {});
@@ -80,7 +80,7 @@ TAPIR_AVG_POOL_BY_POSITION(avg_pool2d)
 TAPIR_AVG_POOL_BY_POSITION(avg_pool3d)
 #undef TAPIR_AVG_POOL_BY_POSITION
 
-/// As many windows as the result has elements; number o of n covers [floor(o size / n), ceil((o + 1) size / n)). An
+/// Uses as many windows as the result has elements; number o of n covers [floor(o size / n), ceil((o + 1) size / n)). An
 /// output_size of -1 keeps that dimension's.
 Tensor adaptive_max_pool1d(In x, const Shape& output_size);
 Tensor adaptive_max_pool2d(In x, const Shape& output_size);
@@ -95,7 +95,7 @@ struct LpPoolOptions {
     bool ceil_mode = false;
 };
 
-/// (sum of x^p over each window)^(1/p)
+/// Computes (sum of x^p over each window)^(1/p).
 Tensor lp_pool1d(In x, double norm_type, const Shape& kernel_size, const LpPoolOptions& options = {});
 Tensor lp_pool2d(In x, double norm_type, const Shape& kernel_size, const LpPoolOptions& options = {});
 

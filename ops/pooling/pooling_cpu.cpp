@@ -1,4 +1,4 @@
-// Pooling of arrays whose channels are last: of as many channels at once as vectors have room for.
+// Pools arrays whose channels are last: as many channels at once as vectors have room for.
 //
 // Vectors are plain variables, which no lambda captures: g++ 12's address sanitizer does not align 64-byte variables
 // whose address is taken.
@@ -46,8 +46,8 @@ void for_windows_of(const Pool<T>& args, i64 i, i64 j, i64 k, const F& f) {
     }
 }
 
-// The elements of the window (a, b, c), or the windows that the element (a, b, c) can be in: `first` and those `steps` further, places in a
-// channel.
+// The elements of the window (a, b, c), or the windows that the element (a, b, c) can be in: `first` and the ones `steps` further, as
+// places in a channel.
 struct Box {
     i64 first = 0, counts[3], steps[3];
 
@@ -69,7 +69,7 @@ struct Box {
 
 // --- Channels ------------------------------------------------------------------------------------------------------------
 
-// Calls f(vectors, k, n) for parts of the channels: of two vectors, of one, and of 0: the last n, for which a vector has room.
+// Calls f(vectors, k, n) for parts of the channels: of two vectors, of one, and of 0 for the last n, which one vector holds.
 template <class T, class F>
 [[gnu::always_inline]] inline void for_channels(i64 channels, const F& f) {
     constexpr i64 width = kWidth<T>;
@@ -88,7 +88,7 @@ template <int kVectors, class T>
     kVectors == 0 ? store_first(x, v, n) : store(x, v);
 }
 
-// Indices of a vector of T, as wide as its elements: for float64 the first half of a vector of 32-bit ones.
+// Holds the indices of a vector of T, as wide as its elements: for float64 the first half of a vector of 32-bit ones.
 typedef std::int32_t HalfVector __attribute__((vector_size(kVectorBytes / 2)));
 
 template <int... I>
@@ -131,7 +131,7 @@ template <int kVectors, class T>
 void max_of_window(const Box& box, i64 channels, const T* x, T* y, std::int32_t* index, i64 n) {
     using Index = Vector<MaskInt<T>>;
     Vector<T> largest = Vector<T>{} + lowest<T>(), largest_2 = largest;
-    Index place = Index{} + static_cast<MaskInt<T>>(box.is_empty() ? -1 : box.first), place_2 = place;  // where all are -inf: the first
+    Index place = Index{} + static_cast<MaskInt<T>>(box.is_empty() ? -1 : box.first), place_2 = place;  // if all are -inf: the first
     i64 row = box.first;
     for (i64 i = 0; i < box.counts[0]; ++i, row += box.steps[0]) {
         i64 column = row;
@@ -161,7 +161,7 @@ void max_of_window(const Box& box, i64 channels, const T* x, T* y, std::int32_t*
     }
 }
 
-// Parts of about kSumRows elements, and groups of as many parts, so that the mean of a large window has its digits.
+// Adds parts of about kSumRows elements, and groups of as many parts, so that the mean of a large window keeps its digits.
 template <int kVectors, class T>
 [[gnu::noinline]] void mean_of_large_window(const Box& box, i64 channels, const T* x, T divisor, T* y, i64 n) {
     Vector<T> sum{}, sum_2{}, group{}, group_2{}, part{}, part_2{};

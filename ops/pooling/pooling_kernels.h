@@ -1,4 +1,4 @@
-// Kernels of pooling: the largest or the mean element of each window. On the CPU for arrays whose channels are last.
+// Kernels of pooling: the largest or the mean element of each window. The CPU's take arrays whose channels are last.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct PoolDim {
     std::int64_t in = 1, out = 1, kernel = 1, stride = 1, before = 0, dilation = 1;
     bool is_adaptive = false;
 
-    /// The elements of a window: [begin, end) in steps of `dilation`, all in the array.
+    /// Finds the elements of a window: [begin, end) in steps of `dilation`, all in the array.
     TAPIR_BOTH void window(std::int64_t o, std::int64_t& begin, std::int64_t& end) const {
         if (is_adaptive) {
             begin = o * in / out;
@@ -33,7 +33,7 @@ struct PoolDim {
         if (end > in) end = in;
         if (begin < 0) begin += (-begin + dilation - 1) / dilation * dilation;
     }
-    /// How many elements it has, with those of the padding.
+    /// Returns the number of elements of a window, those of the padding included.
     TAPIR_BOTH std::int64_t padded_size(std::int64_t o) const {
         if (is_adaptive) {
             std::int64_t begin, end;
@@ -43,7 +43,7 @@ struct PoolDim {
         const std::int64_t begin = o * stride - before, most = in + before - begin;
         return kernel < most ? kernel : most;
     }
-    /// The windows that an element can be in: [first, end).
+    /// Finds the windows that an element can be in: [first, end).
     TAPIR_BOTH void windows_of(std::int64_t i, std::int64_t& first, std::int64_t& end) const {
         if (is_adaptive) {
             first = i * out / in;
@@ -62,17 +62,17 @@ struct PoolShape {
     std::int64_t batch = 0, channels = 0;
     PoolDim dims[3];
     bool counts_padding = true;  // means: the zeros around the array are elements, too
-    std::int64_t divisor = 0;    // means: what sums are divided by; 0: the number of elements
+    std::int64_t divisor = 0;    // means: sums are divided by this; 0: by the number of elements
 
     TAPIR_BOTH std::int64_t in_volume() const { return dims[0].in * dims[1].in * dims[2].in; }
     TAPIR_BOTH std::int64_t out_volume() const { return dims[0].out * dims[1].out * dims[2].out; }
-    /// How many elements window o has in dimension d, as means count them.
+    /// Returns the number of elements of window o in dimension d, as means count them.
     TAPIR_BOTH double size_of(int d, std::int64_t o) const {
         std::int64_t begin, end;
         dims[d].window(o, begin, end);
         return static_cast<double>(counts_padding ? dims[d].padded_size(o) : end - begin);
     }
-    /// What the sum over the window (a, b, c) is divided by.
+    /// Returns the divisor of the sum over the window (a, b, c).
     TAPIR_BOTH double divisor_of(std::int64_t a, std::int64_t b, std::int64_t c) const {
         return divisor != 0 ? static_cast<double>(divisor) : size_of(0, a) * size_of(1, b) * size_of(2, c);
     }
@@ -104,7 +104,7 @@ struct PoolArgs {
 
 }  // namespace tapir::kernels
 
-// Forward: the output's places [begin, end), which are (batch, dims...); backward: the input's.
+// Forward: compute the output's places [begin, end), which are (batch, dims...); backward: the input's.
 TAPIR_CPU_KERNEL(max_pool_f32, void(const tapir::kernels::Pool<float>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(max_pool_f64, void(const tapir::kernels::Pool<double>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(max_pool_backward_f32, void(const tapir::kernels::Pool<float>& args, std::int64_t begin, std::int64_t end))

@@ -1,5 +1,5 @@
-// dropout. The mask is kept, one byte an element: drawing it again in backward would cost several times what reading it
-// does (Philox takes ten rounds of multiplications), and the vectors of tree nodes are small.
+// dropout. The mask is kept, one byte an element: drawing it again in backward would cost several times as much as reading it
+// (Philox takes ten rounds of multiplications), and the vectors of tree nodes are small.
 #include <algorithm>
 
 #include "tapir/autograd/backward_impl.h"
@@ -20,7 +20,7 @@ namespace {
 void dropout_rule(Backward& b);
 }
 
-// Only probabilities that leave nothing to chance have the same result in PyTorch.
+// PyTorch gives the same result only for probabilities that leave nothing to chance.
 TAPIR_OP(dropout, dropout_rule, "Zero with probability p, else x / (1 - p) (Srivastava et al. 2014).",
          TAPIR_SAMPLE("f(3,4)", dropout(x[0], 0.0, true)), TAPIR_SAMPLE("f(3,4)", dropout(x[0], 1.0, true)));
 
@@ -41,7 +41,7 @@ Tensor plain(const In& x) {
     return contiguous(x);
 }
 
-// mask: drawn, a result of the op; in the gradient it is one of the operands.
+// mask: drawn as a result of the op; in the gradient it is one of the operands.
 void finish(const In& x, const Tensor& mask, bool is_drawn, double p, const Tensor& out) {
     const Attrs attrs{p};
     if (!detail::is_watched()) [[likely]] {
@@ -53,7 +53,7 @@ void finish(const In& x, const Tensor& mask, bool is_drawn, double p, const Tens
     }
 }
 
-// mask ? x * scale : 0. A linear op, so its gradient is the same op of the gradient.
+// Computes mask ? x * scale : 0. This is a linear op, so its gradient is the same op of the gradient.
 Tensor apply(const In& x, const Tensor& mask, bool is_drawn, double p) {
     const double scale = scale_of(p);
     const Tensor packed = plain(x);
@@ -122,7 +122,7 @@ Tensor dropout(In x, double p, bool training, Generator& generator) {
     if (!is_floating(x.tensor.dtype())) {
         fail<DTypeError>(x.loc, "dropout: needs a floating dtype, got {}; convert with to(float32)", name(x.tensor.dtype()));
     }
-    if (p == 0) return x.tensor;  // and draws nothing, as PyTorch
+    if (p == 0) return x.tensor;  // this draws nothing, as PyTorch
     Tensor mask;
     return draw(x, p, generator, /*keeps_mask=*/false, mask);
 }
@@ -131,7 +131,7 @@ Tensor dropout(In x, double p, bool training, Generator& generator) {
 
 namespace {
 
-// (x) -> (y, mask), drawn again; (g, mask) -> (its gradient,)
+// (x) -> (y, mask), drawn again; (g, mask) -> (the gradient,)
 std::vector<Tensor> dropout_of(const FormCall& x, const Attrs& a) {
     if (x.count > 1) {
         detail::check_same_device("dropout", x[0], x[1], Loc::current());

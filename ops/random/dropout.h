@@ -6,7 +6,7 @@
 
 namespace tapir {
 
-/// Zero with probability p, else x / (1 - p); x itself when not training. Throws ValueError for p outside [0, 1].
+/// Sets elements to zero with probability p, else to x / (1 - p); x itself when not training. Throws ValueError for p outside [0, 1].
 Tensor dropout(In x, double p = 0.5, bool training = true);
 Tensor dropout(In x, double p, bool training, Generator& generator);
 

@@ -1,4 +1,4 @@
-// Random tensors. The numbers: see Note [The numbers of a draw] in core/generator.h.
+// Random tensors. Note [The numbers of a draw] in core/generator.h states which numbers are drawn.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -32,7 +32,7 @@ TAPIR_OP(bernoulli, NonDiff, "1 with probability p, else 0.",
 TAPIR_OP(multinomial, NonDiff, "Indices drawn with probability proportional to weights.",
          TAPIR_SAMPLE_AS("i(3)<4", "torch.multinomial(one_hot(x[0], 4).to(torch.float32), 2, True)",
                          multinomial(to(one_hot(x[0], 4), float32), 2, true)));
-// What leaves nothing to chance is compared with PyTorch.
+// Samples that leave nothing to chance are compared with PyTorch.
 TAPIR_OP(rand, Given, "Uniform on [0, 1).",
          TAPIR_SAMPLE_AS("f(2,3)", "torch.rand(2, 3, dtype=x[0].dtype) * 0", rand({2, 3}, {x[0].dtype(), x[0].device()}) * 0));
 TAPIR_OP(randn, Given, "Normal, mean 0 and variance 1.",
@@ -64,7 +64,7 @@ namespace {
 using kernels::Draw;
 using std::int64_t;
 
-constexpr int64_t kGrain = 16 * 1024;  // numbers that one thread draws at least
+constexpr int64_t kGrain = 16 * 1024;  // the fewest numbers that one thread draws
 
 // Takes the counters for n elements of `words` 32-bit words each.
 Draw take(Generator& generator, int64_t n, int words) {
@@ -73,7 +73,7 @@ Draw take(Generator& generator, int64_t n, int words) {
     return {generator.seed(), generator.take(counters)};
 }
 
-// The draw that begins at element `first`, a multiple of 4.
+// Returns the draw that begins at element `first`, a multiple of 4.
 Draw at(Draw draw, int64_t first, int words) { return {draw.seed, draw.counter + static_cast<std::uint64_t>(first / 4 * words)}; }
 
 // Calls body(part of the draw, first, count) for parts of n elements.
@@ -102,7 +102,7 @@ void check_floating(const char* op, DType dtype, const Loc& loc) {
     if (!is_floating(dtype)) fail<DTypeError>(loc, "{}: needs a floating dtype, got {}", op, name(dtype));
 }
 
-// What watchers are told of a draw.
+// Returns the attributes of a draw for watchers.
 auto drawn_by(Generator& generator) {
     return [&generator](const MakeAttrs& attrs) { return RandomAttrs{attrs, &generator}; };
 }
@@ -129,7 +129,7 @@ Tensor filled_like(const OpInfo& op, Fill what, const In& x, TensorOptions optio
     return t;
 }
 
-// The integers that a dtype holds exactly and that randint may be asked for: [first, second).
+// Returns the integers that a dtype holds exactly and that randint may be asked for: [first, second).
 std::pair<int64_t, int64_t> integer_range(DType dtype) {
     switch (dtype) {
         case DType::boolean: return {0, 2};
@@ -143,7 +143,7 @@ std::pair<int64_t, int64_t> integer_range(DType dtype) {
     }
 }
 
-// Of the options' dtype.
+// Draws integers of the options' dtype.
 Tensor integers(const char* op, int64_t low, int64_t high, const Shape& shape, Generator& generator, const TensorOptions& options, const Loc& loc) {
     const DType dtype = *options.dtype;
     if (low >= high) fail<ValueError>(loc, "{}: there is no integer in [{}, {})", op, low, high);
@@ -170,7 +170,7 @@ auto drawn_in(int64_t low, int64_t high, Generator& generator) {
     return [low, high, &generator](const MakeAttrs& attrs) { return RandintAttrs{{attrs, &generator}, low, high}; };
 }
 
-// A number for each element in turn, from double uniforms drawn ahead.
+// Holds a number for each element in turn, from double uniforms drawn ahead.
 class Uniforms {
  public:
     Uniforms(Generator& generator, int64_t n) : values_(static_cast<std::size_t>(n)) {
@@ -183,7 +183,7 @@ class Uniforms {
     std::vector<double> values_;
 };
 
-// `samples` indices by bisection of the running sums.
+// Draws `samples` indices by bisection of the running sums.
 void draw_replacing(const double* weights, int64_t n, const Uniforms& u, int64_t first, int64_t samples, int64_t* out) {
     std::vector<double> sums(static_cast<std::size_t>(n));
     std::partial_sum(weights, weights + n, sums.begin());
@@ -193,7 +193,7 @@ void draw_replacing(const double* weights, int64_t n, const Uniforms& u, int64_t
     }
 }
 
-// Efraimidis & Spirakis 2006: the smallest of exponential times with rates `weights`; those are in the order of a draw
+// Efraimidis & Spirakis 2006: takes the smallest of exponential times with rates `weights`; they are in the order of a draw
 // one by one.
 void draw_distinct(const double* weights, int64_t n, const Uniforms& u, int64_t first, int64_t samples, int64_t* out) {
     std::vector<std::pair<double, int64_t>> times;
@@ -222,10 +222,10 @@ void check_weights(const double* weights, int64_t n, int64_t samples, bool repla
     }
 }
 
-// For p in [0, 1]; nan is not.
+// True for p in [0, 1], false for nan.
 bool is_probability(double p) { return p >= 0 && p <= 1; }
 
-// The kernel reports what is not a probability: looking here would mean to wait.
+// The kernel reports numbers that are no probability: reading them here would wait.
 Tensor bernoulli_on_gpu(const In& p, Generator& generator) {
     const Tensor values = contiguous(p);
     detail::begin_op("bernoulli", values.impl(), p.loc);
@@ -375,7 +375,7 @@ Tensor multinomial(In weights, int64_t samples, bool replacement, Generator& gen
     return unrecorded_op(
         multinomial_op, weights.loc, {&weights.tensor},
         [&] {
-            if (on_gpu(weights.tensor)) {  // rare, and checking the weights would mean to wait for them anyway
+            if (on_gpu(weights.tensor)) {  // rare, and checking the weights would wait for them anyway
                 const Tensor here = weights.tensor.to(cpu, weights.loc);
                 return multinomial(In(here, weights.loc), samples, replacement, generator).to(weights.tensor.device(), weights.loc);
             }
@@ -400,7 +400,7 @@ Tensor multinomial(In weights, int64_t samples, bool replacement, Generator& gen
 
 namespace {
 
-// Writes what `draw(dtype)` gives. 16-bit floats are rounded from float32.
+// Writes the result of `draw(dtype)`. 16-bit floats are rounded from float32.
 template <class Values>
 void draw_into(const OpInfo& op, const char* name, Tensor& x, const RandomFillAttrs& attrs, const Loc& loc, const Values& draw) {
     check_in_place(name, x, {}, loc);
@@ -417,7 +417,7 @@ void draw_into(const OpInfo& op, const char* name, Tensor& x, const RandomFillAt
 
 namespace {
 
-// The largest number of a dtype that is below `high`.
+// Returns the largest number of a dtype that is below `high`.
 template <class T>
 double below_16_bits(double high) {
     T number(static_cast<float>(high));
@@ -448,7 +448,7 @@ Tensor& Tensor::uniform_(double low, double high, Generator& generator, Loc loc)
     const double widest = dtype() == float64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
     if (!(high - low <= widest)) fail<ValueError>(loc, "uniform_: {} does not hold numbers from {} to {}", name(dtype()), low, high);
     const detail::UndoneByError undone(generator);
-    const double highest = low < high ? std::max(low, below(high, dtype())) : low;  // what rounding must not go beyond
+    const double highest = low < high ? std::max(low, below(high, dtype())) : low;  // rounding must not exceed it
     draw_into(uniform_op, "uniform", *this, {&generator, low, high}, loc,
               [&](DType of) { return tapir::clamp_max(rand(shape(), generator, {of, impl_->device}) * (high - low) + low, highest); });
     return *this;
@@ -478,7 +478,7 @@ Tensor& Tensor::bernoulli_(double p, Generator& generator, Loc loc) {
 
 namespace {
 
-// A graph draws from the default generator.
+// The generator is no field: a graph draws from the default generator.
 void random_fields(Fields& f, MakeAttrs& a) { f("shape", a.shape)("dtype", a.dtype)("device", a.device); }
 void random_like_fields(Fields& f, MakeAttrs& a) { f("dtype", a.dtype)("device", a.device); }
 TensorOptions options_of(const MakeAttrs& a) { return {a.dtype, a.device}; }

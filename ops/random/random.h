@@ -8,7 +8,7 @@
 
 namespace tapir {
 
-/// Uniform on [0, 1).
+/// Draws uniformly from [0, 1).
 Tensor rand(const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
 template <class... I>
     requires SizesOnly<I...>
@@ -16,7 +16,7 @@ Tensor rand(IndexArg first, IndexArg second, I... rest) {
     return rand(Shape(first.value, second.value, rest...), {}, first.loc);
 }
 Tensor rand(const Shape& shape, Generator& generator, TensorOptions options = {}, Loc loc = Loc::current());
-/// Normal, mean 0 and variance 1.
+/// Draws from the normal distribution, mean 0 and variance 1.
 Tensor randn(const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
 template <class... I>
     requires SizesOnly<I...>
@@ -24,19 +24,19 @@ Tensor randn(IndexArg first, IndexArg second, I... rest) {
     return randn(Shape(first.value, second.value, rest...), {}, first.loc);
 }
 Tensor randn(const Shape& shape, Generator& generator, TensorOptions options = {}, Loc loc = Loc::current());
-/// Integers in [low, high), int64 unless given. Throws ValueError when low >= high.
+/// Draws integers in [low, high), int64 unless given. Throws ValueError when low >= high.
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
 Tensor randint(std::int64_t high, const Shape& shape, TensorOptions options = {}, Loc loc = Loc::current());
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, Generator& generator, TensorOptions options = {}, Loc loc = Loc::current());
 Tensor randint(std::int64_t high, const Shape& shape, Generator& generator, TensorOptions options = {}, Loc loc = Loc::current());
-/// 0 ... n-1 in random order, int64.
+/// Returns 0 ... n-1 in random order, int64.
 Tensor randperm(std::int64_t n, Loc loc = Loc::current());
 Tensor randperm(std::int64_t n, Generator& generator, Loc loc = Loc::current());
 Tensor rand_like(In x, TensorOptions options = {});   ///< as x in shape, device and, unless given, dtype; so are the next three
 Tensor randn_like(In x, TensorOptions options = {});  ///< normal
 Tensor randint_like(In x, std::int64_t low, std::int64_t high, TensorOptions options = {});  ///< integers in [low, high); ValueError when low >= high
 Tensor randint_like(In x, std::int64_t high, TensorOptions options = {});                    ///< in [0, high)
-/// 1 with probability p (elementwise), else 0; p's dtype. Throws ValueError for p outside [0, 1], for a CUDA tensor
+/// Draws 1 with probability p (elementwise), else 0; p's dtype. Throws ValueError for p outside [0, 1], for a CUDA tensor
 /// at the next call that waits for the device. Not differentiable.
 Tensor bernoulli(In p);
 Tensor bernoulli(In p, Generator& generator);

@@ -1,7 +1,7 @@
-// Philox4x32-10 for many counters at once, and what is made of its words.
+// Philox4x32-10 for many counters at once, and the distributions that use its words.
 //
-// The four words of a counter's state stand in the lower halves of four vectors of 64-bit lanes, where one instruction
-// multiplies 32 x 32 -> 64 bits. What the upper halves hold meanwhile does not matter: multiplications ignore them.
+// The four words of a counter's state are in the lower halves of four vectors of 64-bit lanes, where one instruction
+// multiplies 32 x 32 -> 64 bits. The content of the upper halves does not matter: multiplications ignore it.
 #include "tapir/ops/random/random_kernels.h"
 
 #include <cstring>
@@ -47,7 +47,7 @@ inline Wide multiply_lower(Wide a, Wide b) {
 #endif
 }
 
-// The lanes 0, n, 1, n+1, ... of a and b, the first and the second half of them.
+// Interleaves a and b to the lanes 0, n, 1, n+1, ..., the first and the second half of them.
 inline void interleave(Wide a, Wide b, Wide& first, Wide& second) {
 #if defined(__AVX512F__)
     first = __builtin_shuffle(a, b, Wide{0, 8, 1, 9, 2, 10, 3, 11});
@@ -61,7 +61,7 @@ inline void interleave(Wide a, Wide b, Wide& first, Wide& second) {
 #endif
 }
 
-// The words of Groups * kWide counters. Several groups at once, since a round waits for its multiplications.
+// Makes the words of Groups * kWide counters. Several groups at once, since a round waits for its multiplications.
 template <int Groups>
 inline void philox(u64 seed, u64 counter, u32* out) {
     Wide c[Groups][4];
@@ -96,7 +96,7 @@ inline void philox(u64 seed, u64 counter, u32* out) {
 
 constexpr i64 kGroup = 4 * kWide;  // words of one vector of counters
 
-// At least n words, up to a multiple of kGroup.
+// Makes at least n words, up to a multiple of kGroup.
 void words_rounded_up(Draw draw, u32* out, i64 n) {
     i64 i = 0;
     for (; i + kGroup < n; i += 2 * kGroup) {
@@ -131,8 +131,8 @@ inline u64 word64(const Word* words, i64 i) {
 constexpr float kTwoPi = 6.283185307179586476925F;
 constexpr double kTwoPi64 = 6.283185307179586476925;
 
-// Box & Muller: r and t of `pairs` pairs become two numbers each. In loops of their own, because gcc makes one call of a
-// sine and a cosine of the same angle, and that one it cannot vectorise.
+// Box & Muller: r and t of `pairs` pairs become two numbers each. The loops are separate, because gcc merges the sine and the
+// cosine of the same angle into one call, which it cannot vectorise.
 template <class T>
 inline void rotate(const T* r, const T* t, T* out, i64 pairs) {
     T c[kBlock / 2], s[kBlock / 2];

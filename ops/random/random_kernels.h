@@ -1,4 +1,4 @@
-// Arrays of random numbers. Which number stands where: see Note [The numbers of a draw] in core/generator.h.
+// Kernels that fill arrays with random numbers. Note [The numbers of a draw] in core/generator.h states their order.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +28,14 @@ struct DropoutArgs {
 
 }  // namespace tapir::kernels
 
-/// The n first 32-bit words.
+/// Writes the first n 32-bit words.
 TAPIR_CPU_KERNEL(random_words, void(tapir::kernels::Draw draw, std::uint32_t* out, std::int64_t n))
-/// Floating dtypes.
+/// These fill floating dtypes.
 TAPIR_CPU_KERNEL(random_uniform, void(tapir::kernels::Draw draw, tapir::DType dtype, void* out, std::int64_t n))
 TAPIR_CPU_KERNEL(random_normal, void(tapir::kernels::Draw draw, tapir::DType dtype, void* out, std::int64_t n))
-/// 1 with probability p, else 0.
+/// Writes 1 with probability p, else 0.
 TAPIR_CPU_KERNEL(random_bernoulli, void(tapir::kernels::Draw draw, double p, std::uint8_t* out, std::int64_t n))
-/// low + [0, range); range 0 stands for 2^64.
+/// Writes low + [0, range); range 0 stands for 2^64.
 TAPIR_CPU_KERNEL(random_integers, void(tapir::kernels::Draw draw, std::int64_t low, std::uint64_t range, std::int64_t* out, std::int64_t n))
 
 /// y[i] = keep[i] ? x[i] * scale : 0, floating dtypes. y may be x.
@@ -44,11 +44,11 @@ TAPIR_CPU_KERNEL(masked_scale, void(tapir::DType dtype, const void* x, const std
 // On a GPU n is not 0, and the whole draw is made at once.
 TAPIR_GPU_KERNEL(random_uniform, void(tapir::kernels::Draw draw, tapir::DType dtype, void* out, std::int64_t n))
 TAPIR_GPU_KERNEL(random_normal, void(tapir::kernels::Draw draw, tapir::DType dtype, void* out, std::int64_t n))
-/// To any dtype.
+/// Writes to any dtype.
 TAPIR_GPU_KERNEL(random_bernoulli, void(tapir::kernels::Draw draw, double p, tapir::DType dtype, void* out, std::int64_t n))
 TAPIR_GPU_KERNEL(random_integers,
                  void(tapir::kernels::Draw draw, std::int64_t low, std::uint64_t range, tapir::DType dtype, void* out, std::int64_t n))
-/// 1 with probability p[i]; p is of the same dtype, a floating one.
+/// Writes 1 with probability p[i]; p is of the same dtype, a floating one.
 TAPIR_GPU_KERNEL(random_bernoulli_of, void(tapir::kernels::Draw draw, const void* p, tapir::DType dtype, void* out, std::int64_t n))
 TAPIR_GPU_KERNEL(dropout, void(const tapir::kernels::DropoutArgs& args))
 TAPIR_GPU_KERNEL(masked_scale, void(tapir::DType dtype, const void* x, const std::uint8_t* keep, void* y, std::int64_t n, double scale))

@@ -21,8 +21,8 @@ namespace {
 
 using std::int64_t;
 
-// keep_activations: they are the second result, (rows, 3, width) as kernels::GruGates says, which nothing flows back through: what
-// a gradient would compute again.
+// keep_activations: makes the activations, which a gradient would compute again, the second result, (rows, 3, width) as
+// kernels::GruGates says. No gradient flows back through it.
 struct Call {
     bool keep_activations = false;
 };
@@ -45,7 +45,7 @@ TAPIR_OP(gru_gates, gru_gates_rule, "All gates of a GRU step.",
                          "(lambda a, b, h: (lambda z, n: (1 - z) * n + z * h)(sigmoid(a[2:4] + b[2:4]), "
                          "tanh(a[4:] + sigmoid(a[:2] + b[:2]) * b[4:])))(x[0], x[1], x[2])",
                          gru_gates(x[0], x[1], x[2])));
-// What its rule is where that is recorded, so that a graph of a gradient has one node for it, too.
+// As an op of its own, the recorded rule is one node in the graph of a gradient.
 TAPIR_OP(gru_gates_backward, gru_gates_backward_rule, "The gradients of gru_gates: of the input's gates, the state's gates and the state.",
          TAPIR_SAMPLE_AS("f(2,3) f(2,9) f(2,9) f(2,3)",
                          "torch.autograd.functional.vjp(lambda a, b, h: (lambda z, n: (1 - z) * n + z * h)(sigmoid(a[:, 3:6] + b[:, 3:6]), "
@@ -85,7 +85,7 @@ void run_backward(int64_t rows, int64_t width, const Tensor& kept, const Tensor&
     }
 }
 
-// Of x, y and h.
+// Returns the gradients of x, y and h.
 std::vector<Tensor> gradients_of_ops(const Tensor& g, const Tensor& x, const Tensor& y, const Tensor& h) {
     const int64_t width = h.size(-1);
     const auto part = [width](const Tensor& gates, int64_t k) { return narrow(gates, -1, k * width, width); };
@@ -145,7 +145,7 @@ Sizes checked_sizes(const char* op, const Tensor& x_gates, const Tensor& h_gates
     return {width > 0 ? h.numel() / width : 0, width};
 }
 
-// activations: null, or a place for them, wherever they are kept; `keeps`: everywhere.
+// activations: null, or a place for them, if they are kept; `keeps`: keeps them in every case.
 Tensor step_of(const In& x_gates, const In& h_gates, const In& h, bool keeps, Tensor* activations) {
     const Loc& loc = x_gates.loc;
     for (const In& t : {x_gates, h_gates, h}) detail::check_defined(In(t.tensor, loc), "gru_gates");
@@ -176,7 +176,7 @@ Tensor step_of(const In& x_gates, const In& h_gates, const In& h, bool keeps, Te
     return out;
 }
 
-// activations: those that are kept; undefined: computed again.
+// activations: the kept ones; undefined: they are computed again.
 std::vector<Tensor> gru_gates_backward(const In& g, const Tensor& x, const Tensor& y, const Tensor& h, const Tensor& activations) {
     constexpr const char* op = "gru_gates_backward";
     for (const Tensor* t : {&g.tensor, &x, &y, &h}) detail::check_defined(In(*t, g.loc), op);
@@ -230,7 +230,7 @@ std::vector<Tensor> gru_gates_backward_of(const FormCall& x, const BackwardCall&
 
 bool is_plain(const Tensor& t, DType dtype, int64_t numel) { return detail::is_plain(t.impl(), dtype) && t.impl()->numel == numel; }
 
-// Of operands from x[first] on, where the kernels can be given them as they are; otherwise a width of 0.
+// Returns the sizes of operands from x[first] on, if the kernels can take them as they are; otherwise a width of 0.
 Sizes plain_sizes(const FormCall& x, int first, DType dtype) {
     const Tensor& h = x[first + 2];
     const int64_t width = h.dim() > 0 ? h.impl()->sizes[h.dim() - 1] : 0, numel = h.numel();
@@ -266,7 +266,7 @@ bool gru_gates_backward_into(const FormCall& x, const Tensor& first) {
     return true;
 }
 
-// The state, of which the gates have three times as many elements; the operands are x's gates, h's, h.
+// Returns the type of the state; gates have three times as many elements; the operands are x's gates, h's, h.
 const ValueType& state_type(const TypeCall& t, int first) {
     const ValueType& h = t[first + 2];
     const std::vector<SymInt> gates = types::leading(h, 1, {SymInt(3) * types::size_of(h, -1)});

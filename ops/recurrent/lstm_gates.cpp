@@ -1,4 +1,4 @@
-// The LSTM step of any number of forget gates: LSTMCell, Tree-LSTM leaves and nodes.
+// The LSTM step with any number of forget gates: LSTMCell, Tree-LSTM leaves and nodes.
 #include <algorithm>
 #include <new>
 #include <vector>
@@ -34,9 +34,9 @@ struct Step {
     int64_t rows, width;
 };
 
-// What a graph knows of it: operands are the sources, then the children's c. layouts: of each source the six numbers of its
-// GateLayout, in their order. keep_activations: they are the third result, (rows, children + 4, width) as kernels::LstmGates says,
-// which nothing flows back through: what a gradient would compute again.
+// The op as a graph knows it: operands are the sources, then the children's c. layouts: for each source the six numbers of its
+// GateLayout, in their order. keep_activations: makes the activations, which a gradient would compute again, the third result,
+// (rows, children + 4, width) as kernels::LstmGates says. No gradient flows back through it.
 struct Gates {
     int children = 1;
     std::vector<int64_t> layouts = {4, 0, 1, 0, 3, 2};
@@ -83,7 +83,7 @@ TAPIR_OP(lstm_gates, lstm_gates_rule, "All gates of an LSTM or Tree-LSTM step; t
                          "(lambda g, a, b: (lambda d: (sigmoid(g[:, 9:12]) * tanh(d), d))(sigmoid(g[:, :3]) * "
                          "tanh(g[:, 12:]) + sigmoid(g[:, 3:6]) * a + sigmoid(g[:, 6:9]) * b))(x[0], x[1], x[2])",
                          both(tree_lstm_gates(x[0], {x[1], x[2]}))));
-// What its rule is where that is recorded, so that a graph of a gradient has one node for it, too.
+// As an op of its own, the recorded rule is one node in the graph of a gradient.
 TAPIR_OP(lstm_gates_backward, lstm_gates_backward_rule,
          "The gradients of lstm_gates: of each source, of two of one layout once, then of each child's c.",
          TAPIR_SAMPLE_AS("f(2,3) f(2,3) f(2,12) f(2,3)",
@@ -103,7 +103,7 @@ TAPIR_OP(lstm_gates_backward, lstm_gates_backward_rule,
 
 namespace {
 
-// As many tensors as are put in, on the stack.
+// Holds as many tensors as are put in, on the stack.
 class Handles {
  public:
     Handles() noexcept {}
@@ -134,7 +134,7 @@ T* place_of(const Tensor& t) {
     return t.defined() ? static_cast<T*>(t.raw_data()) : nullptr;
 }
 
-// The shape of the state that the first source's shape implies.
+// Returns the shape of the state that the first source's shape implies.
 Shape state_shape(const char* op, const Tensor& gates, int blocks, const Loc& loc) {
     Shape shape = gates.shape();
     if (shape.empty() || shape.back() % blocks != 0) {
@@ -160,7 +160,7 @@ void check(const char* op, const Tensor& x, const char* what, const Tensor& gate
     if (x.device() != gates.device()) detail::check_same_device(op, gates, x, loc);
 }
 
-// Of a source: (..., blocks * h), or (..., blocks, h) where it holds nothing but one forget gate to a child.
+// Returns a source's shape: (..., blocks * h), or (..., blocks, h) if it holds only one forget gate per child.
 Shape source_shape(const Shape& state, const GateLayout& layout, const Loc& loc) {
     Shape shape = state;
     if (layout.input < 0) {
@@ -171,7 +171,7 @@ Shape source_shape(const Shape& state, const GateLayout& layout, const Loc& loc)
     return shape;
 }
 
-// h, c: undefined where only what is kept is wanted.
+// h, c: undefined if only the kept activations are wanted.
 template <class T>
 void run(const Step& step, const void* const* inputs, const Tensor& h, const Tensor& c, const Tensor& kept) {
     using Args = kernels::LstmGates<T>;
@@ -206,7 +206,7 @@ void run(const Step& step, const void* const* inputs, const Tensor& h, const Ten
 
 // --- The same with public ops ----------------------------------------------------------------------------------------------
 
-// Block `block` of a source as (..., h).
+// Returns block `block` of a source as (..., h).
 Tensor take_block(const Tensor& source, const GateLayout& layout, int block, int64_t width) {
     return layout.input < 0 ? select(source, -2, block) : narrow(source, -1, block * width, width);
 }
@@ -222,7 +222,7 @@ Tensor pre_activation(const Step& step, const Tensor* sources, int gate) {
     return sum;
 }
 
-// Each gate, activated, in the order i, f_1 ... f_n, o, u; then c, then tanh(c).
+// Returns each gate, activated, in the order i, f_1 ... f_n, o, u; then c, then tanh(c).
 std::vector<Tensor> activate(const Step& step, const Tensor* sources, const Tensor* const* children) {
     std::vector<Tensor> gates;
     for (int g = 0; g < step.children + 3; ++g) {
@@ -238,10 +238,10 @@ std::vector<Tensor> activate(const Step& step, const Tensor* sources, const Tens
 
 // --- Backward ------------------------------------------------------------------------------------------------------------------
 
-// Two sources of one layout are only added up: one gradient is both's.
+// Two sources of one layout are only added up: both have the same gradient.
 bool shares_grad(const Step& step) { return step.sources == 2 && step.layouts[0] == step.layouts[1]; }
 
-// Of the sources, of two that share it once, then of the children's c. in: the sources, then the children's c; an undefined gradient is zeros.
+// Returns the gradients of the sources (two that share one: once) and of the children's c. in: these; an undefined gradient is zeros.
 std::vector<Tensor> gradients_of_ops(const Step& step, const Tensor& grad_of_h, const Tensor& grad_of_c, const Tensor* in) {
     const Tensor* const children = in + step.sources;
     const Tensor* c[kMaxFusedChildren + 1];
@@ -271,13 +271,13 @@ std::vector<Tensor> gradients_of_ops(const Step& step, const Tensor& grad_of_h, 
     return results;
 }
 
-// A block that no gate is in: of a shared forget gate without children.
+// True if a block has no gate in it: that of a shared forget gate without children.
 bool has_gap(const Step& step, int source) {
     const GateLayout& layout = step.layouts[source];
     return layout.forget_step == 0 && layout.forget >= 0 && step.children == 0;
 }
 
-// grads: of the sources, then of the children's c; null where not wanted. child_c, grads: places of arrays of T.
+// grads: of the sources, then of the children's c; null if not wanted. child_c, grads: addresses of arrays of T.
 template <class T>
 void run_backward(const Step& step, const Tensor& kept, const Tensor& grad_h, const Tensor& grad_c, const void* const* child_c, void* const* grads) {
     using Args = kernels::LstmGatesBackward<T>;
@@ -398,7 +398,7 @@ void lstm_gates_backward_rule(Backward& b) {
 
 // --- The op ----------------------------------------------------------------------------------------------------------------------
 
-// Checks the operands; `shape` becomes the state's.
+// Checks the operands; `shape` becomes the state's shape.
 Step checked_step(const char* op, const GateSource* sources, int source_count, const Tensor* const* children_c, int children, Shape& shape,
                   const Loc& loc) {
     for (int s = 0; s < source_count; ++s) detail::check_defined(In(*sources[s].tensor, loc), op);
@@ -429,7 +429,7 @@ std::vector<int64_t> layout_numbers(const Step& step) {
     return numbers;
 }
 
-// The op lstm_gates_backward. activations: those that are kept; undefined: computed again.
+// Runs the op lstm_gates_backward. activations: the kept ones; undefined: they are computed again.
 std::vector<Tensor> backward_of(const Tensor& grad_h, const Tensor& grad_c, const GateSource* sources, int source_count,
                                 const Tensor* const* children_c, int children, const Tensor& activations, const Loc& loc) {
     constexpr const char* op = "lstm_gates_backward";
@@ -499,7 +499,7 @@ LSTMState step_with_ops(const Step& step, const GateSource* sources, const Tenso
     return {gates[n + 1] * gates[n + 4], gates[n + 3]};
 }
 
-// activations: null, or a place for them, wherever they are kept; `keeps`: everywhere.
+// activations: null, or a place for them, if they are kept; `keeps`: keeps them in every case.
 LSTMState step_of(const char* op, const GateSource* sources, int source_count, const Tensor* const* children_c, int children, bool keeps,
                   Tensor* activations, const Loc& loc) {
     if (detail::thread.autocast) [[unlikely]] {
@@ -587,7 +587,7 @@ LSTMState tree_lstm_gates(In gates, TensorList children_c) {
 
 namespace {
 
-// Numbers that are no layout leave blocks 0.
+// Numbers that form no layout give 0 blocks.
 GateLayout layout_of(const int64_t* numbers, int children) {
     const int64_t blocks = numbers[0], step = numbers[3];
     bool fits = blocks >= 1 && blocks <= kMaxFusedChildren + 3 && (step == 0 || step == 1);
@@ -597,7 +597,7 @@ GateLayout layout_of(const int64_t* numbers, int children) {
     return {static_cast<std::int32_t>(blocks), at(1), at(2), at(3), at(4), at(5)};
 }
 
-// Whether each gate is in one or two of the sources.
+// True if each gate is in one or two of the sources.
 bool have_gates(const GateSource* sources, int count, int children) {
     bool fits = sources[0].layout.input >= 0;
     for (int s = 0; s < count; ++s) fits = fits && sources[s].layout.blocks > 0;
@@ -608,10 +608,10 @@ bool have_gates(const GateSource* sources, int count, int children) {
     return fits;
 }
 
-// The next operand, where there is one.
+// Returns the next operand, if there is one.
 Tensor next(bool has, const FormCall& x, int& i) { return has ? x[i++] : Tensor(); }
 
-// The operands from x[first] on. False: they are none.
+// Takes the operands from x[first] on. Returns false if they are not valid.
 bool take(const FormCall& x, int first, const Gates& a, GateSource* from, const Tensor** children, int& sources) {
     sources = x.count - first - a.children;
     if (a.children < 0 || a.children > kMaxFusedChildren || sources < 1 || sources > kMaxSources || std::ssize(a.layouts) != 6 * sources)
@@ -649,7 +649,7 @@ std::vector<Tensor> lstm_gates_backward_of(const FormCall& x, const BackwardCall
     return backward_of(grad_h, grad_c, from, sources, children, a.children, activations, loc);
 }
 
-// The step of operands from x[first] on that the kernels can be given as they are, and their places. False: they are none.
+// Makes the step of operands from x[first] on that the kernels can take as they are, and their addresses. Returns false if they cannot.
 bool take_plain(const FormCall& x, int first, const Gates& a, DType dtype, Step& step, const void** places) {
     GateSource from[kMaxSources];
     const Tensor* children[kMaxFusedChildren + 1];
@@ -728,7 +728,7 @@ void backward_fields(Fields& f, BackwardCall& a) {
     f("has_grad_h", a.has_grad_h)("has_grad_c", a.has_grad_c)("has_activations", a.has_activations);
 }
 
-// The state's type. The operands from t[first] on: sources of gates, then the children's c.
+// Returns the state's type. The operands from t[first] on: sources of gates, then the children's c.
 ValueType state_type(const TypeCall& t, int first, const Gates& a) {
     using namespace types;
     const int sources = t.count - first - a.children;
@@ -760,7 +760,7 @@ ResultTypes types_of(const TypeCall& t, const Call& a) {
     return results;
 }
 
-// The gradients of the sources, of two of one layout once, and of the children's c.
+// Returns the types of the gradients of the sources (two of one layout: once), and of the children's c.
 ResultTypes types_of(const TypeCall& t, const BackwardCall& a) {
     const int first = a.operands(), grads = a.has_grad_h + a.has_grad_c;
     const ValueType state = state_type(t, first, a);

@@ -11,7 +11,7 @@ constexpr i64 kBlock = 128;  // columns that stay in the first-level cache
 
 // --- LSTM ----------------------------------------------------------------------------------------------------------------
 
-// A gate's gradient where it has not gone to its only place at once. Apart, for it is rare and would be there four times.
+// Distributes a gate's gradient that has not gone to its only place at once. Not inlined: it is rare and would be there four times.
 template <class T>
 [[gnu::noinline]] void spread(const T* out, T* a, bool adds, T* b, i64 n) {
     const auto bytes = sizeof(T) * static_cast<std::size_t>(n);
@@ -83,7 +83,7 @@ void lstm_backward_block(const LstmGatesBackward<T>& args, i64 row, i64 j, i64 n
     });
 }
 
-// Plain blocks: a place that is added to must not be met twice.
+// Plain blocks: a place that is added to must not occur twice.
 template <class T>
 void lstm_backward(const LstmGatesBackward<T>& args, i64 begin, i64 end) {
     for (i64 row = begin; row < end; ++row) {

@@ -1,6 +1,6 @@
 // The gate kernels of recurrent cells.
 //
-// A row is worked through in blocks of columns that stay in the first-level cache. A width that is no multiple of the
+// A row is processed in blocks of columns that stay in the first-level cache. A width that is no multiple of the
 // vector ends with a whole vector that overlaps the one before it: the outputs never alias the inputs, so writing some
 // of them twice does no harm, and no scalar tail is left.
 #include "tapir/ops/recurrent/recurrent_kernels.h"
@@ -82,7 +82,7 @@ void for_blocks(i64 width, const Body& body) {
 
 // --- LSTM ----------------------------------------------------------------------------------------------------------------
 
-// Columns [j, j + n) of one row.
+// Computes columns [j, j + n) of one row.
 template <class T, bool keep>
 void lstm_block(const LstmGates<T>& args, i64 row, i64 j, i64 n) {
     using Gate = typename LstmGates<T>::Gate;

@@ -8,7 +8,7 @@
 
 namespace tapir {
 
-/// What the gate kernels compute in, what they read (a GPU's 16-bit floats too), and x as they want it: contiguous and of
+/// The dtype that gate kernels compute in, the dtype that they read (a GPU's 16-bit floats too), and x as they need it: contiguous and of
 /// that dtype.
 inline DType computed_in(DType dtype) noexcept { return dtype == DType::float64 ? DType::float64 : DType::float32; }
 inline DType read_in(const Tensor& x) noexcept { return on_gpu(x) ? x.dtype() : computed_in(x.dtype()); }
@@ -25,7 +25,7 @@ inline bool follows_gates(const Tensor& state, const Tensor& gates) {
         is_floating(gates.dtype()) && state.dtype() != float64 && gates.dtype() != float64;
 }
 
-/// Calls f.operator()<T>() for a dtype that read_in gives.
+/// Calls f.operator()<T>() for a dtype that read_in returns.
 template <class F>
 void with_element_type(DType dtype, const F& f) {
     switch (dtype) {
@@ -36,7 +36,7 @@ void with_element_type(DType dtype, const F& f) {
     }
 }
 
-/// Where a tensor of pre-activations (..., blocks, h) holds each gate: a block's number, or -1 where it has none. Child k's
+/// Positions of the gates in a tensor of pre-activations (..., blocks, h): a block's number, or -1 if it has none. Child k's
 /// forget gate is block forget + k * forget_step: a step of 0 is one pre-activation that all children's gates share.
 struct GateLayout {
     std::int32_t blocks;
@@ -50,7 +50,7 @@ inline constexpr GateLayout kOnlyForgetLayout{0, -1, 0, 1, -1, -1};  // f_1 ... 
 /// i f_1 ... f_n o u, n at most kMaxFusedChildren
 constexpr GateLayout tree_layout(int n) noexcept { return {3 + n, 0, 1, 1, static_cast<std::int8_t>(1 + n), static_cast<std::int8_t>(2 + n)}; }
 
-/// More children than this are summed up by ops of their own.
+/// Ops of their own sum up more children than this.
 inline constexpr int kMaxFusedChildren = 100;
 
 struct GateSource {
@@ -58,7 +58,7 @@ struct GateSource {
     GateLayout layout{};
 };
 
-/// One LSTM step from one to three sources. Each of i, o, u and f_k must be in one or two of them;
+/// Computes one LSTM step from one to three sources. Each of i, o, u and f_k must be in one or two of them;
 /// a source whose forget gate is shared comes first.
 LSTMState lstm_step(const char* op, const GateSource* sources, int source_count, const Tensor* const* children_c, int children, const Loc& loc);
 

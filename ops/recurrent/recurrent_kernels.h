@@ -1,4 +1,4 @@
-// Gate kernels of the recurrent cells: everything of a step that follows its matrix products, in one pass.
+// Gate kernels of the recurrent cells: all of a step that follows its matrix products, in one pass.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace tapir::kernels {
 
-/// What activations are kept in for arrays of T: float for 16-bit floats, which the CPU's kernels do not know.
+/// The type that activations are kept in for arrays of T: float for 16-bit floats, which the CPU's kernels do not have.
 template <class T>
 using Kept = std::conditional_t<sizeof(T) == 2, float, T>;
 
@@ -43,7 +43,7 @@ struct LstmGatesBackward {
         T* a;  // null: not wanted
         T* b;
         std::int64_t a_row, b_row;
-        bool a_adds;  // a is the place of the gate before it too
+        bool a_adds;  // the gate before it has the same a, so its gradient is added
     };
     struct Child {
         const T* c;

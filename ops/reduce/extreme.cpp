@@ -1,4 +1,4 @@
-// The largest and smallest elements along a dimension, with their indices.
+// Finds the largest and smallest elements along a dimension, with their indices.
 #include <algorithm>
 #include <cstring>
 
@@ -31,7 +31,7 @@ TAPIR_OP(argmin, NonDiff, "The index of the smallest element.", TAPIR_SAMPLE("d(
 
 namespace {
 
-// Everything is contiguous.
+// All tensors are contiguous.
 void put_picked(const Tensor& g, const Tensor& indices, int dim, const Tensor& out) {
     const Lines lines(out.impl(), dim);
     const kernels::PickedArgs args{itemsize(g.dtype()), g.numel(),     g.numel() / (lines.outer * lines.inner),
@@ -76,8 +76,8 @@ struct ArgCall {
     bool keepdim = false;
 };
 
-// The best of lines of a dtype that is computed in another, T: converted part by part, so that there is never a wider copy of all of
-// them. values: null where nobody wants them.
+// Finds the best of lines of a dtype that is computed in another, T: converts part by part, so that there is never a wider copy of all of
+// them. values: null if not wanted.
 template <class T>
 void extreme_of_converted(const Tensor& x, const Lines& lines, bool largest, std::int64_t* indices, T* values) {
     constexpr std::int64_t kPart = 4096, kColumns = 256;  // elements that are converted at once

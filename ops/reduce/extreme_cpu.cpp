@@ -1,4 +1,4 @@
-// The largest or smallest element of each line, and where it is. A nan is larger and smaller than everything else; of
+// Finds the largest or smallest element of each line, and its index. A nan is larger and smaller than everything else; of
 // equal elements the first counts.
 #include "tapir/ops/reduce/reduce_kernels.h"
 #include "tapir/ops/reduce/reduce_simd_cpu.h"
@@ -9,13 +9,13 @@ namespace {
 
 constexpr i64 kColumns = 512;
 
-// Of numbers or vectors: equal, or both nan.
+// For numbers or vectors: equal, or both nan.
 template <class X>
 [[gnu::always_inline]] inline auto same(X a, X b) {
     return (a == b) | ((a != a) & (b != b));
 }
 
-// Where `value` (or a nan, if it is one) is first met; it is there.
+// Returns the first index of `value` (or of a nan, if it is one), which must occur.
 template <class T>
 i64 find(const T* x, i64 n, T value) {
     constexpr int step = 64;
@@ -40,7 +40,7 @@ void extreme_rows(const LineArgs& args, i64* indices, i64 begin, i64 end) {
     }
 }
 
-// The best of each column so far, and the row it is in, counted from the first of these `rows`; -1 where it stays.
+// The best of each column so far, and its row, counted from the first of these `rows`; -1 if it does not change.
 template <class Op, class T>
 void update_columns(const T* x, i64 stride, MaskInt<T> rows, i64 width, T* best, MaskInt<T>* found) {
     for (MaskInt<T> r = 0; r < rows; ++r, x += stride) {

@@ -51,7 +51,7 @@ void over_fields(Fields& f, Over& o) {
 Over over(const char* op, const Dims& dims, int rank, bool keepdim, const Loc& loc) {
     if (dims.empty()) return {(1u << rank) - 1, keepdim};
     Over result{0, keepdim};
-    if (rank == 0 && dims.rank() > 1) {  // both dimensions are the one that stands for none
+    if (rank == 0 && dims.rank() > 1) {  // both dimensions are the one that a 0-d tensor has
         for (const std::int64_t dim : dims) detail::wrap_dim(dim, rank, op, loc);
         fail<IndexError>(loc, "{}: a 0-d tensor has one dimension to name, not those of {}", op, dims);
     }
@@ -102,7 +102,7 @@ Tensor as_computed(const Tensor& x, const Loc& loc) {
 
 namespace {
 
-// Appends a dimension to a list, merged with the last one where both lie behind each other in memory.
+// Appends a dimension to a list, and merges it with the last one if both lie behind each other in memory.
 void append(std::int64_t size, std::int64_t stride, int& count, std::int64_t* sizes, std::int64_t* strides) {
     if (size == 1) return;
     if (count > 0 && strides[count - 1] == size * stride) {
@@ -148,7 +148,7 @@ kernels::ReduceArgs arguments(const TensorImpl* x, Over dims, const Plan& plan, 
 
 namespace {
 
-// How many positions of the outermost reduced dimension make one part, when the work is to be shared out along it: few
+// Returns how many positions of the outermost reduced dimension make one part, if the work is to be shared out along it: few
 // results, each of many elements. The cut depends on the sizes only, so that the result does not depend on the threads.
 constexpr std::int64_t kPartElements = 64 * 1024;
 std::int64_t part_rows(const kernels::ReduceArgs& args, std::int64_t numel, std::int64_t outputs) {
@@ -276,21 +276,21 @@ void mean_rule(Backward& b) {
     b.give(0, spread(b.grad() / static_cast<double>(n), shape, o));
 }
 
-// Throws DTypeError unless x is of a floating dtype.
+// Throws DTypeError unless x has a floating dtype.
 void check_floating(const In& x, const char* op) {
     if (!is_floating(x.tensor.dtype())) {
         fail<DTypeError>(x.loc, "{}: needs a floating dtype, got {}; convert with to(float32)", op, name(x.tensor.dtype()));
     }
 }
 
-// Throws ShapeError when there is nothing to take an extreme of.
+// Throws ShapeError if there is no element to take an extreme of.
 void check_not_empty(const In& x, const char* op, Over o) {
     if (reduced_numel(x.tensor.impl(), o) == 0) {
         fail<ShapeError>(x.loc, "{}: no elements to choose from in shape {}", op, x.tensor.shape());
     }
 }
 
-// The result of a plan, or `empty` where nothing is reduced.
+// Returns the result of a plan, or `empty` if there are no elements to reduce.
 Tensor reduced(const In& x, Over o, const Plan& plan, DType dtype, Scalar empty) {
     const TensorImpl* impl = x.tensor.impl();
     Tensor out = make_result(impl, o, dtype, x.loc);
@@ -326,7 +326,7 @@ Tensor mean(In x, const Dims& dims, Flag keepdim) {
 
 namespace {
 
-// g goes to the elements that equal the result, in equal shares.
+// Gives g to the elements that equal the result, in equal shares.
 Tensor to_equal(const Tensor& x, const Tensor& y, const Tensor& g, Over o) {
     const Shape shape = x.shape();
     const Tensor mask = to(eq(x, with_ones(y, shape, o)), g.dtype());
@@ -338,7 +338,7 @@ void amax_rule(Backward& b) {
 }
 void amin_rule(Backward& b) { amax_rule(b); }
 
-// called: what the user calls the op.
+// called: the user's name of the op.
 Tensor extreme_over(const OpInfo& op, const char* called, Reduction kind, const In& x, const Dims& dims, bool keepdim) {
     detail::check_defined(x, called);
     const DType dtype = x.tensor.dtype();
@@ -397,13 +397,13 @@ struct NormAttrs {
     Over over;
 };
 
-// a / b, and 0 where b is 0, with derivatives of 0 there too.
+// Returns a / b, and 0 where b is 0, with derivatives of 0 there too.
 Tensor divide_or_zero(const Tensor& a, const Tensor& b) {
     const Tensor zero = eq(b, 0.0);
     return where(zero, 0.0, a / where(zero, 1.0, b));
 }
 
-// At 0, where the norm has no derivative, the gradient is 0: a subgradient.
+// At 0 the norm has no derivative; the gradient is 0: a subgradient.
 void norm_rule(Backward& b) {
     if (!b.needs(0)) return;
     const auto& [p, o] = b.attrs<NormAttrs>();
@@ -418,7 +418,7 @@ void norm_rule(Backward& b) {
     } else if (std::isinf(p)) {
         b.give(0, sign(x) * to_equal(abs(x), y, g, kept));
     } else {
-        // (|x| / y)^(p - 1): the powers by themselves may be beyond all numbers
+        // (|x| / y)^(p - 1): the powers alone may overflow
         const Tensor size = abs(x), zero = eq(size, 0.0), length = where(eq(y, 0.0), 1.0, y);
         const Tensor power = where(zero, 0.0, pow(where(zero, 1.0, size) / length, p - 1));
         b.give(0, sign(x) * power * to(ne(y, 0.0), y.dtype()) * g);
@@ -447,14 +447,14 @@ Plan norm_plan(double p) {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Whether the sum of powers behind a norm may have left the range of float64, in which it is taken, or lost digits
+// True if the sum of powers behind a norm may have left the range of float64, in which it is computed, or lost digits
 // below it.
 bool may_be_out_of_range(double norm, double p) {
     const double powers = p * std::log2(norm);  // the sum's logarithm; infinite for norms of 0 and infinity, and nan for nan
     return !(powers > -960 && powers < 1023);
 }
 
-// The norms, or deviations (p = 2), of the lines whose sums of powers leave the range, once more: compute(size) of
+// Computes norms, or deviations (p = 2), again for the lines whose sums of powers leave the range: compute(size) of
 // elements divided by a power of two near the largest, or for p < 0 the smallest, of their line.
 template <class Compute>
 void mend_range(const In& x, double p, Over o, const Tensor& out, const Compute& compute) {
@@ -493,7 +493,7 @@ Tensor reduction::norm_of(const char* op, const In& x, double p, const Dims& dim
     const Over o = over(op, dims, x.tensor.dim(), keepdim, x.loc);
     if (std::isinf(p) || p < 0) check_not_empty(x, op, o);
     Tensor out = reduced(x, o, norm_plan(p), x.tensor.dtype(), 0);
-    // In float64 the powers of narrower floats have room, unless p is large.
+    // In float64 there is room for powers of narrower floats, unless p is large.
     const bool has_room = p == 0 || p == 1 || std::isinf(p) || (x->dtype != float64 && std::abs(p) <= 4);
     if (!has_room && !on_gpu(x.tensor) && x->numel > 0) [[unlikely]] {
         const detail::UnrecordedPartsOf parts(x.loc);

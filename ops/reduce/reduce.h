@@ -1,4 +1,4 @@
-// Reductions. `dims` names the dimensions that go (negative ones count from the end; none: all of them);
+// Reductions. `dims` names the dimensions that are reduced (negative ones count from the end; none: all of them);
 // keepdim leaves them with size 1. Dims out of range or named twice throw IndexError.
 //
 // Sums of float16, bfloat16 and float32 accumulate in short float32 blocks whose sums are added in float64, so that the
@@ -16,19 +16,19 @@ namespace tapir {
 Tensor sum(In x, const Dims& dims = {}, Flag keepdim = false);
 /// Floating dtypes only (DTypeError).
 Tensor mean(In x, const Dims& dims = {}, Flag keepdim = false);
-Tensor prod(In x);  ///< of integers and bool int64; 1 of nothing
+Tensor prod(In x);  ///< int64 for integers and bool; 1 for no elements
 Tensor prod(In x, Dim dim, Flag keepdim = false);
-/// Extremes over several dimensions; ties share the gradient equally. nan wins. Empty dimensions throw ShapeError.
+/// Returns extremes over several dimensions; ties share the gradient equally. nan wins. Empty dimensions throw ShapeError.
 Tensor amax(In x, const Dims& dims = {}, Flag keepdim = false);
 Tensor amin(In x, const Dims& dims = {}, Flag keepdim = false);
-/// bool: nothing is 0, something is not 0. true and false for empty ones.
+/// These give bool: no element is 0, an element is not 0. true and false for empty ones.
 Tensor all(In x, const Dims& dims = {}, Flag keepdim = false);
 Tensor any(In x, const Dims& dims = {}, Flag keepdim = false);
-/// Variance and standard deviation, divided by n - correction (1: unbiased). Beside `using namespace tapir` write x.std() or
+/// Returns variance and standard deviation, divided by n - correction (1: unbiased). Beside `using namespace tapir` write x.std() or
 /// tapir::std(x): std alone is the namespace's name too.
 Tensor var(In x, const Dims& dims = {}, int correction = 1, Flag keepdim = false);
 Tensor std(In x, const Dims& dims = {}, int correction = 1, Flag keepdim = false);
-/// The same of all elements, as PyTorch's var(x, unbiased): by n - 1, or by n.
+/// Overload for all elements, as PyTorch's var(x, unbiased): divided by n - 1, or by n.
 template <class Bool>
     requires(std::is_same_v<Bool, bool>)
 Tensor var(In x, Bool unbiased) {
@@ -39,8 +39,8 @@ template <class Bool>
 Tensor std(In x, Bool unbiased) {
     return std(x, Dims(), unbiased ? 1 : 0);
 }
-/// (sum |x|^p)^(1/p); p may be infinity (largest), -infinity (smallest), 0 (how many are not 0). In float64. All derivatives are 0 where it is:
-/// for the second one of norm(x)^2 at 0, which is 2, take sum(square(x)). PyTorch: nan, and inf for a norm of 5e200.
+/// Returns (sum |x|^p)^(1/p); p may be infinity (largest), -infinity (smallest), 0 (how many are not 0). In float64. All derivatives
+/// are 0 where it is: for the second one of norm(x)^2 at 0, which is 2, take sum(square(x)). PyTorch: nan, and inf for a norm of 5e200.
 Tensor norm(In x, double p = 2, const Dims& dims = {}, Flag keepdim = false);
 #endif
 

@@ -1,7 +1,7 @@
 // Sums, products and extremes over any dimensions.
 //
 // Note [Accuracy of sums]
-// A block of float32 elements or rows is added up in independent lanes, and the blocks' results in float64. So no float32
+// A block of float32 elements or rows is added in independent lanes, and the blocks' results in float64. So no float32
 // accumulator takes more than 32 terms, however long the sum is.
 #include "tapir/ops/cpu/math_impl.h"
 #include "tapir/ops/loss/loss.h"
@@ -68,7 +68,7 @@ void put(const ReduceArgs& args, const T* values, i64 position, i64 n) {
 
 // --- Along rows ------------------------------------------------------------------------------------------------------------
 
-// One output: every reduced position, starting at `base`.
+// Computes one output: every reduced position, starting at `base`.
 template <class Op, class T>
 Wide<T> fold_all(const ReduceArgs& args, i64 base, bool direct) {
     Runs runs(args.reduced_sizes, args.reduced_strides, args.reduced);
@@ -148,7 +148,7 @@ void add_to_wide(ColumnBlock<T>& block, i64 width) {
     }
 }
 
-// A narrow contiguous block of `rows` x `width`: a power of two of its rows are taken as one longer row.
+// Folds a narrow contiguous block of `rows` x `width`: takes a power of two of its rows as one longer row.
 template <class Op, class T>
 void fold_packed(T* acc, const T* x, i64 rows, i64 width) {
     i64 group = 1;
@@ -199,7 +199,7 @@ void fold_columns(const ReduceArgs& args, ColumnBlock<T>& block, T* acc, bool fe
     if (!few) add_to_wide<Op>(block, width);
 }
 
-// All columns of a narrow contiguous block.
+// Folds all columns of a narrow contiguous block.
 template <class Op, class T>
 void fold_packed_columns(const ReduceArgs& args, ColumnBlock<T>& block, i64 base, i64 rows, i64 width) {
     const T* x = static_cast<const T*>(args.x) + base;
@@ -227,7 +227,7 @@ void reduce_columns(const ReduceArgs& args, i64 begin, i64 end) {
     i64 rows = 1;
     for (int d = 0; d < args.reduced; ++d) rows *= args.reduced_sizes[d];
     const bool plain = args.dtype == stored_type<T> && args.map == Map::none && args.kept_strides[args.kept - 1] == 1;
-    // Straight into the output when nothing remains to be done to it.
+    // Writes straight to the output if nothing else remains to be done.
     const bool few = rows <= kBlockRows && args.out_dtype == stored_type<T> && args.finish == Finish::none;
     Runs kept(args.kept_sizes, args.kept_strides, args.kept);
     kept.seek(begin);
@@ -257,7 +257,7 @@ void reduce_with(const ReduceArgs& args, i64 begin, i64 end) {
     }
 }
 
-// By type; integers wrap around in sums and products.
+// Dispatches by type; integers wrap around in sums and products.
 template <class Op, class Integer>
 void reduce_as(const ReduceArgs& args, i64 begin, i64 end) {
     switch (args.compute) {

@@ -1,4 +1,4 @@
-// What the reductions share: which dimensions go, the result's shape, the gradient's way back, and sharing out work.
+// Shared code of the reductions: reduced dimensions, the result's shape, spreading gradients, and sharing out work.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace tapir::reduction {
 
-/// The reduced dimensions as bits, and whether they stay with size 1: the attributes of every reduction's record.
+/// The reduced dimensions as bits, and true if they stay with size 1: the attributes of every reduction's record.
 struct Over {
     std::uint32_t dims;
     bool keepdim;
@@ -23,21 +23,21 @@ Over over(const char* op, const Dims& dims, int rank, bool keepdim, const Loc& l
 /// Checks one dimension. Throws IndexError.
 Over over(const char* op, int dim, int rank, bool keepdim, const Loc& loc);
 
-/// norm(), var() and std(), whose messages begin with `op`.
+/// norm(), var() and std() with messages that begin with `op`.
 Tensor norm_of(const char* op, const In& x, double p, const Dims& dims, bool keepdim);
 Tensor var_of(const char* op, const In& x, const Dims& dims, int correction, bool keepdim);
 Tensor std_of(const char* op, const In& x, const Dims& dims, int correction, bool keepdim);
-/// As a list.
+/// Returns the dimensions as a list.
 Dims dims_of(Over o, int rank = kMaxRank);
-/// As attributes of a graph.
+/// States them as attributes of a graph.
 void over_fields(Fields& f, Over& o);
 
-/// How many elements one result is made of.
+/// Returns the number of elements that one result is made of.
 std::int64_t reduced_numel(const TensorImpl* x, Over dims) noexcept;
-/// A fresh tensor of the result's shape.
+/// Makes a fresh tensor of the result's shape.
 Tensor make_result(const TensorImpl* x, Over dims, DType dtype, const Loc& loc);
 
-/// The type that reductions of this dtype are computed in.
+/// Returns the type that reductions of this dtype are computed in.
 constexpr DType compute_type(DType dtype) noexcept {
     return dtype == DType::float64 ? DType::float64 : is_floating(dtype) ? DType::float32 : DType::int64;
 }
@@ -51,16 +51,16 @@ struct Plan {
     kernels::Finish finish = kernels::Finish::none;
     double divisor = 1, exponent = 1;
 };
-/// What a kernel is told of it. Where `out` is null, args.out is.
+/// Makes a kernel's arguments. If `out` is null, so is args.out.
 kernels::ReduceArgs arguments(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out) noexcept;
 /// Reduces into `out`. Both have elements.
 void run(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out, const Loc& loc = {});
-/// Variances (Finish::none) or deviations (Finish::sqrt), divided by plan.divisor.
+/// Computes variances (Finish::none) or deviations (Finish::sqrt), divided by plan.divisor.
 void run_moments(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out);
 
-/// A gradient (or a result) of the reduced shape, repeated along the reduced dimensions to the input's shape: a view.
+/// Repeats a gradient (or a result) of the reduced shape along the reduced dimensions to the input's shape: a view.
 Tensor spread(const Tensor& g, const Shape& shape, Over dims);
-/// The same with the reduced dimensions of size 1.
+/// Returns it with reduced dimensions of size 1.
 Tensor with_ones(const Tensor& g, const Shape& shape, Over dims);
 
 /// One dimension of a contiguous tensor, as (outer, size, inner).
@@ -71,12 +71,12 @@ struct Lines {
     }
 };
 
-/// x as contiguous float32, float64 or int64, for kernels that know only these; not recorded.
+/// Returns x as contiguous float32, float64 or int64, for kernels that know only these; not recorded.
 Tensor as_computed(const Tensor& x, const Loc& loc = {});
 
 constexpr std::int64_t kParallelWork = 32 * 1024;  // elements; below, waking threads costs more than it gains
 
-/// Calls body(begin, end) for parts of [0, count), on several threads when there is enough work in them.
+/// Calls body(begin, end) for parts of [0, count), on several threads if there is enough work.
 template <class Body>
 void share_out(std::int64_t count, std::int64_t work_per_item, const Body& body) {
     if (count * work_per_item < 2 * kParallelWork || count < 2 || num_threads() == 1) {

@@ -1,7 +1,7 @@
 // Reduction kernels: sums, products and extremes over any dimensions, and their variants.
 //
 // A reduction is described by two sets of dimensions: the kept ones, one output for each of their positions, and the
-// reduced ones. Dimensions that lie behind each other in memory have been merged by the caller, so that most problems
+// reduced ones. The caller has merged dimensions that lie behind each other in memory, so that most problems
 // arrive as one long row or as one block of columns.
 #pragma once
 
@@ -15,10 +15,10 @@ namespace tapir::kernels {
 
 enum class Reduction : std::uint8_t { sum, prod, max, min, all, any };
 
-/// What is done to an element before it is combined.
+/// A function of each element, applied before it is combined.
 enum class Map : std::uint8_t { none, not_zero, abs, square, power };
 
-/// What is done to the result.
+/// A function of the result.
 enum class Finish : std::uint8_t { none, divide, sqrt, root };
 
 struct ReduceArgs {
@@ -61,34 +61,34 @@ enum class Scan : std::uint8_t { sum, reverse_sum, prod, log_of_exps, reverse_lo
 
 }  // namespace tapir::kernels
 
-/// Outputs [begin, end), counted in row-major order.
+/// Computes outputs [begin, end), counted in row-major order.
 TAPIR_CPU_KERNEL(reduce, void(const tapir::kernels::ReduceArgs& args, std::int64_t begin, std::int64_t end))
-/// The sum of n contiguous floats: the fast path.
+/// Sums n contiguous floats: the fast path.
 TAPIR_CPU_KERNEL(sum_floats, double(const float* x, std::int64_t n))
-/// The variance, or its square root for Finish::sqrt, of the reduced elements: their squared distances from the mean
+/// Computes the variance, or its square root for Finish::sqrt, of the reduced elements: their squared distances from the mean
 /// divided by args.divisor. In float64 inside.
 TAPIR_CPU_KERNEL(moments, void(const tapir::kernels::ReduceArgs& args, std::int64_t begin, std::int64_t end))
-/// Lines [begin, end): the largest (or smallest) element, to out unless null, and the index of the first such.
+/// Finds for lines [begin, end) the largest (or smallest) element, to out unless null, and the index of the first such.
 TAPIR_CPU_KERNEL(extreme, void(const tapir::kernels::LineArgs& args, bool largest, std::int64_t* indices, std::int64_t begin, std::int64_t end))
-/// Lines [begin, end): running sums, products or logarithms of sums of exponentials.
+/// Computes for lines [begin, end) running sums, products or logarithms of sums of exponentials.
 TAPIR_CPU_KERNEL(scan, void(const tapir::kernels::LineArgs& args, tapir::kernels::Scan kind, std::int64_t begin, std::int64_t end))
-/// Lines [begin, end): the largest (or smallest) element so far, and its index; of equal ones the last. nan wins.
+/// Finds for lines [begin, end) the largest (or smallest) element so far, and its index; the last of equal ones. nan wins.
 TAPIR_CPU_KERNEL(scan_extreme, void(const tapir::kernels::LineArgs& args, bool largest, std::int64_t* indices, std::int64_t begin, std::int64_t end))
-/// Lines [begin, end): the gradient of the running product for g, of x's shape; of the whole product for g with one
+/// Computes for lines [begin, end) the gradient of the running product for g, of x's shape; of the whole product for g with one
 /// element a line.
 TAPIR_CPU_KERNEL(prod_gradient, void(const tapir::kernels::LineArgs& args, const void* g, bool whole, std::int64_t begin, std::int64_t end))
 
-/// All outputs; of element types as they are: args.compute is not looked at, and the result is of args.out_dtype.
+/// Computes all outputs, from element types as they are: args.compute is ignored, and the result is of args.out_dtype.
 TAPIR_GPU_KERNEL(reduce, void(const tapir::kernels::ReduceArgs& args, std::int64_t outputs))
 TAPIR_GPU_KERNEL(moments, void(const tapir::kernels::ReduceArgs& args, std::int64_t outputs))
-/// With args.reduction max or min: the elements, to args.out unless null, and the index of the first such. One dimension is
+/// With args.reduction max or min: writes the elements, to args.out unless null, and the index of the first such. One dimension is
 /// reduced, or none.
 TAPIR_GPU_KERNEL(extreme, void(const tapir::kernels::ReduceArgs& args, std::int64_t* indices, std::int64_t outputs))
-/// Puts each element where it was picked from.
+/// Puts each element back where it was picked from.
 TAPIR_GPU_KERNEL(put_picked, void(const tapir::kernels::PickedArgs& args))
-/// All lines; args.dtype is x's as it is, and out has the same, or int64 where x has integers.
+/// Computes all lines; args.dtype is x's as it is, and out has the same, or int64 if x has integers.
 TAPIR_GPU_KERNEL(scan, void(const tapir::kernels::LineArgs& args, tapir::kernels::Scan kind, std::int64_t lines))
-/// All lines, of any dtype.
+/// Computes all lines, of any dtype.
 TAPIR_GPU_KERNEL(scan_extreme, void(const tapir::kernels::LineArgs& args, bool largest, std::int64_t* indices, std::int64_t lines))
-/// All lines, of float32 or float64.
+/// Computes all lines, of float32 or float64.
 TAPIR_GPU_KERNEL(prod_gradient, void(const tapir::kernels::LineArgs& args, const void* g, bool whole, std::int64_t lines))

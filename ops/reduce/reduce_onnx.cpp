@@ -1,4 +1,4 @@
-// How reduce.cpp, scan.cpp, extreme.cpp, sort.cpp, statistics.cpp, counting.cpp, unique.cpp and compare.cpp are written as ONNX.
+// Writes reduce.cpp, scan.cpp, extreme.cpp, sort.cpp, statistics.cpp, counting.cpp, unique.cpp and compare.cpp as ONNX.
 #include <algorithm>
 #include <cmath>
 
@@ -10,7 +10,7 @@ namespace {
 
 using std::int64_t;
 
-// What is reduced: of `dims`, those that there are; none: all.
+// Returns the reduced dimensions: those in `dims` that x has; all if `dims` is empty.
 OnnxInts dims_of(const OnnxCall& x) {
     OnnxInts dims;
     const OnnxInts given = x.integers("dims");
@@ -27,7 +27,7 @@ SymInt reduced_numel(const OnnxCall& x, const OnnxInts& dims) {
 }
 OnnxValue over(const OnnxCall& x, const char* op, const OnnxValue& value) { return x.reduce(op, value, dims_of(x), x.flag("keepdim")); }
 
-// Operators know few small integers.
+// Converts an operand: operators know few small integers.
 OnnxValue wide(const OnnxCall& x) { return x.dtype() == bool_ || x.dtype() == DType::uint8 ? x.cast(x[0], DType::int32) : x[0]; }
 
 OnnxValue norm_of(const OnnxCall& x) {
@@ -40,7 +40,7 @@ OnnxValue norm_of(const OnnxCall& x) {
     return pow(over(x, "ReduceSum", pow(abs(v), p)), 1 / p);
 }
 
-// Of nothing it is nan, which ReduceMean does not say.
+// The mean of no elements is nan; ReduceMean does not specify it.
 OnnxValue mean_of(const OnnxCall& x) {
     const SymInt n = reduced_numel(x, dims_of(x));
     if (n == SymInt(0)) return over(x, "ReduceSum", x.as_result(0)) / 0.0;
@@ -65,7 +65,7 @@ int dim_of(const OnnxCall& x, const char* name = "dim") {
 
 // --- Running ----------------------------------------------------------------------------------------------------------------------
 
-// (..., n, n, ...): which elements count for which results along `dim`: those up to it, or from it on.
+// Returns (..., n, n, ...): true for elements that count for a result along `dim`: those up to it, or from it on.
 OnnxValue reaches(const OnnxCall& x, int dim, bool reverse) {
     const OnnxValue n = x.range(x.shape()[dim]);
     const OnnxValue mask = reverse ? n >= x.unsqueeze(n, {1}) : n <= x.unsqueeze(n, {1});
@@ -74,7 +74,7 @@ OnnxValue reaches(const OnnxCall& x, int dim, bool reverse) {
     return x.unsqueeze(mask, after);
 }
 
-// f of where(reaches, x, other) over dimension dim + 1.
+// Applies f to where(reaches, x, other) over dimension dim + 1.
 OnnxValue running(const OnnxCall& x, const char* op, double other, DType dtype) {
     const int dim = dim_of(x);
     if (x.rank() == 0) return x.cast(x[0], dtype);
@@ -93,7 +93,7 @@ OnnxValues running_extreme(const OnnxCall& x, bool largest) {
     const DType dtype = x.dtype() == bool_ || x.dtype() == DType::uint8 ? DType::int32 : x.dtype();
     const OnnxValue values = x.unsqueeze(x.cast(x[0], dtype), {dim}), mask = reaches(x, dim, false);
     const OnnxValue found = x.extreme(largest, where(mask, values, x.end_of(dtype, !largest)), {dim + 1}, false);
-    OnnxValue is_it = values == x.unsqueeze(found, {dim + 1});  // the last that is as good; nan equals nothing
+    OnnxValue is_it = values == x.unsqueeze(found, {dim + 1});  // the last equal one; nan equals nothing
     if (is_floating(dtype)) is_it = is_it | is_nan(values);
     is_it = mask & is_it;
     OnnxInts after;
@@ -102,7 +102,7 @@ OnnxValues running_extreme(const OnnxCall& x, bool largest) {
     return {found, x.reduce("ReduceMax", at, {dim + 1}, false)};
 }
 
-// Exponents are at most 0 where it matters: the running sums that they belong to are at least as large.
+// Exponents are at most 0 where they matter: the running sums that they belong to are at least as large.
 OnnxValue weighted_exps_of(const OnnxCall& x) {
     const OnnxValue one = x.as_result(0), other = x.as_result(1), weight = x.as_result(2);
     if (x.rank() == 0) return where(weight == 0, 0, weight * exp(one + other));
@@ -114,7 +114,7 @@ OnnxValue weighted_exps_of(const OnnxCall& x) {
 
 // --- Extremes and order -----------------------------------------------------------------------------------------------------------
 
-// Where the largest or smallest is: the first nan, where one is, which runtimes may leave out.
+// Returns the index of the largest or smallest: the first nan, if there is one, which runtimes may leave out.
 OnnxValue place_of_extreme(const OnnxCall& x, bool largest, const OnnxValue& v, int64_t dim, bool keepdim) {
     const OnnxAttributes attributes = {{"axis", dim}, {"keepdims", keepdim}};
     const OnnxValue place = x.node(largest ? "ArgMax" : "ArgMin", int64, {v}, attributes);
@@ -152,7 +152,7 @@ OnnxValues topk_of(const OnnxCall& x) {
     if (x.rank() == 0) return {x[0], x.scalar(0, int64)};
     return top(x, dim_of(x), x.size_1d(x.size("k")), x.flag("largest"));
 }
-// The k-th smallest, from 1 on.
+// Returns the k-th smallest, k from 1 on.
 OnnxValues ranked(const OnnxCall& x, const SymInt& k) {
     if (x.rank() == 0) return {x[0], x.scalar(0, int64)};
     const int dim = dim_of(x);
@@ -168,7 +168,7 @@ OnnxValues median_of(const OnnxCall& x) {
     const int dim = dim_of(x);
     const SymInt n = x.shape()[dim];
     OnnxValues found = ranked(x, (n + SymInt(1)).floor_div(2));
-    if (is_floating(x.dtype())) {  // nan, and where the first is, if any
+    if (is_floating(x.dtype())) {  // nan, and the index of the first one, if any
         const OnnxValue is_nan = x.cast(x[0] != x[0], DType::int32);
         const OnnxValue any = x.cast(x.reduce("ReduceMax", is_nan, {dim}, x.flag("keepdim")), bool_);
         found[0] = where(any, NAN, found[0]);
@@ -181,7 +181,7 @@ OnnxValues median_of(const OnnxCall& x) {
 
 OnnxValue flat(const OnnxCall& x, const OnnxValue& v) { return x.node("Reshape", {v, x.ints({-1})}); }
 
-// What both operands are compared in.
+// Returns the dtype that both operands are compared in.
 DType compared(const OnnxCall& x) {
     const DType dtype = promote(x.dtype(0), x.dtype(1));
     return dtype == DType::uint8 || dtype == bool_ ? DType::int32 : dtype;
@@ -215,7 +215,7 @@ OnnxValue bincount_of(const OnnxCall& x) {
     return x.reduce("ReduceSum", x.count() > 1 ? hits * x.unsqueeze(x.as_result(1), {1}) : hits, {0}, false);
 }
 
-// How many (or how much weight) of a flat v is in each bin between edges of shape (bins + 1,).
+// Returns the number (or the weight) of the elements of a flat v in each bin between edges of shape (bins + 1,).
 OnnxValue binned(const OnnxCall& x, const OnnxValue& v, const OnnxValue& edges, const OnnxValue& weights, DType dtype) {
     const OnnxValue low = x.slice(edges, 0, 0, -1), high = x.slice(edges, 0, 1, OnnxCall::kEnd), last = x.slice(edges, 0, -1, OnnxCall::kEnd);
     const OnnxValue each = x.unsqueeze(v, {1});
@@ -292,7 +292,7 @@ OnnxValue isclose_of(const OnnxCall& x) {
     return close;
 }
 
-// Index i, counts[i] times.
+// Returns index i, counts[i] times.
 OnnxValue repeated_indices_of(const OnnxCall& x) {
     x.builder().note_data_dependent();
     const OnnxValue counts = x.cast(x[0], int64), ends = x.node("CumSum", {counts, x.scalar(0, int64)});
@@ -305,7 +305,7 @@ OnnxValue softmax_of(const OnnxCall& x, const char* op) {
     if (x.rank() == 0) return op[0] == 'L' ? x[0] - x[0] : x[0] - x[0] + 1;
     return x.node(op, {x[0]}, {{"axis", dim_of(x)}});
 }
-// Of a gradient and the result.
+// Takes a gradient and the result.
 OnnxValue softmax_backward_of(const OnnxCall& x, bool log) {
     const OnnxValue &g = x[0], &y = x[1];
     if (x.rank() == 0) return g - g;

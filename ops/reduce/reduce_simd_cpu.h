@@ -1,4 +1,4 @@
-// What reduction kernels are made of: the ways to combine two values (or vectors of values), and folds over contiguous
+// Building blocks of the reduction kernels: the ways to combine two values (or vectors of values), and folds over contiguous
 // elements with them. For ops/cpu/*.cpp: everything is in an anonymous namespace, one copy per instruction set.
 #pragma once
 
@@ -51,7 +51,7 @@ template <class T>
     __builtin_memcpy(x, &v, sizeof v);
 }
 
-// The first n < kWidth<T> lanes; the others are loaded as 0 and not stored. No other memory is touched.
+// These handle the first n < kWidth<T> lanes; the others are loaded as 0 and not stored. No other memory is touched.
 #if defined(__AVX512BW__)
 template <class T>
 [[gnu::always_inline]] inline Vector<T> load_first(const T* x, i64 n) {
@@ -99,7 +99,7 @@ template <class T>
 }
 #endif
 
-// The same size as T, for masks.
+// An integer type of the same size as T, for masks.
 template <int Bytes>
 struct IntOf;
 template <>
@@ -171,7 +171,7 @@ struct Prod {
         return static_cast<X>(a * b);
     }
 };
-// A nan that was met stays: nothing is larger than it.
+// A nan stays, once it was met: nothing is larger than it.
 struct Max {
     template <class T>
     static constexpr T identity() {
@@ -192,7 +192,7 @@ struct Min {
         return (b < a) | (b != b) ? b : a;
     }
 };
-// Of bytes that are 0 or 1.
+// For bytes that are 0 or 1.
 struct All {
     template <class T>
     static constexpr T identity() {
@@ -219,7 +219,7 @@ template <int Distance, class T, int... I>
     return __builtin_shufflevector(v, v, ((I + Distance) % kWidth<T>)...);
 }
 
-/// All lanes combined, in a tree.
+/// Combines all lanes, in a tree.
 template <class Op, class T, int Distance = kWidth<T> / 2>
 [[gnu::always_inline]] inline T across(Vector<T> v) {
     if constexpr (Distance == 0) {
@@ -229,14 +229,14 @@ template <class Op, class T, int Distance = kWidth<T> / 2>
     }
 }
 
-/// v with the identity in its lanes from n on.
+/// Returns v with the identity in its lanes from n on.
 template <class Op, class T>
 [[gnu::always_inline]] inline Vector<T> only_first(Vector<T> v, i64 n) {
     const Vector<MaskInt<T>> lanes = lane_numbers<T>(std::make_integer_sequence<int, kWidth<T>>{});
     return lanes < static_cast<MaskInt<T>>(n) ? v : Vector<T>{} + Op::template identity<T>();
 }
 
-/// n contiguous elements combined, in 4 vectors of independent lanes.
+/// Combines n contiguous elements, in 4 vectors of independent lanes.
 template <class Op, class T>
 inline T fold_block(const T* x, i64 n) {
     constexpr i64 width = kWidth<T>;
@@ -267,7 +267,7 @@ inline T fold_block(const T* x, i64 n) {
 
 constexpr i64 kFoldBlock = 16 * kVectorBytes;  // 16 float32 elements for each lane
 constexpr i64 kSimdBlock = 4 * kVectorBytes;   // the same for a loop with one vector of sums
-constexpr i64 kSumRows = 32;                   // rows whose sums by column are taken in T, before they are added to wider ones
+constexpr i64 kSumRows = 32;                   // rows whose column sums are taken in T, before they are added to wider ones
 
 template <class Op, class T>
 inline Wide<T> fold(const T* x, i64 n) {
@@ -279,7 +279,7 @@ inline Wide<T> fold(const T* x, i64 n) {
     return result;
 }
 
-/// What the terms of sum_of() read: the elements of a vector's lanes, and the last ones with zeros in the lanes behind
+/// The terms of sum_of() read through these: the elements of a vector's lanes, and the last ones with zeros in the lanes behind
 /// them.
 template <class T>
 struct WholeVector {
@@ -301,7 +301,7 @@ struct Terms {
     Vector<T> first, second;
 };
 
-/// The sums of n terms of two kinds: terms(at) gives vectors of them, where at(p) are the elements of p for the lanes.
+/// Sums n terms of two kinds: terms(at) gives vectors of them, where at(p) are the elements of p for the lanes.
 template <class T, class Fn>
 [[gnu::always_inline]] inline Sums<T> sums_of(i64 n, const Fn& terms) {
     constexpr i64 width = kWidth<T>;
@@ -331,7 +331,7 @@ template <class T, class Fn>
     return total;
 }
 
-// The sum of the terms [begin, end), in four vectors of independent lanes.
+// Sums the terms [begin, end), in four vectors of independent lanes.
 template <class T, class Fn>
 [[gnu::always_inline]] inline T block_sum(i64 begin, i64 end, const Fn& term) {
     constexpr i64 width = kWidth<T>;
@@ -348,7 +348,7 @@ template <class T, class Fn>
     return across<Sum, T>((a + b) + (c + d));
 }
 
-/// The same for one kind of terms.
+/// Sums one kind of terms.
 template <class T, class Fn>
 [[gnu::always_inline]] inline Wide<T> sum_of(i64 n, const Fn& term) {
     Wide<T> total = 0;
@@ -358,7 +358,7 @@ template <class T, class Fn>
     }
     return total;
 }
-/// The same, rounded to T: quicker for the few terms of one block.
+/// Sums one kind of terms, rounded to T: quicker for the few terms of one block.
 template <class T, class Fn>
 [[gnu::always_inline]] inline T rounded_sum_of(i64 n, const Fn& term) {
     return n <= kFoldBlock ? block_sum<T>(0, n, term) : static_cast<T>(sum_of<T>(n, term));
@@ -372,7 +372,7 @@ template <class T, class Fn>
     if (i < n) store_first(to + i, fn(load_first(x + i, n - i)), n - i);
 }
 
-/// acc[j] is combined with the elements of `rows` rows at x, x + stride, ...
+/// Combines acc[j] with the elements of `rows` rows at x, x + stride, ...
 template <class Op, class T>
 inline void fold_rows(T* acc, const T* x, i64 stride, i64 rows, i64 width) {
     constexpr i64 step = kWidth<T>;
@@ -423,7 +423,7 @@ struct Runs {
     }
     i64 length() const { return rank == 0 ? 1 : sizes[rank - 1]; }
     i64 stride() const { return rank == 0 ? 0 : strides[rank - 1]; }
-    /// What is left of the current run.
+    /// Returns the number of elements left in the current run.
     i64 left() const { return rank == 0 ? 1 : sizes[rank - 1] - index[rank - 1]; }
     void advance(i64 n) {  // n <= left()
         if (rank == 0) return;
@@ -449,7 +449,7 @@ constexpr DType stored_type<double> = DType::float64;
 template <>
 constexpr DType stored_type<std::uint8_t> = DType::boolean;
 
-/// n elements from `offset` on, as T.
+/// Reads n elements from `offset` on, as T.
 template <class T>
 inline void fetch(const ReduceArgs& args, i64 offset, i64 stride, T* to, i64 n) {
     const auto* from = static_cast<const std::byte*>(args.x) + offset * static_cast<i64>(itemsize(args.dtype));

@@ -1,4 +1,4 @@
-// softmax, log_softmax and logsumexp: each one fused kernel forward, and backward one where it is not recorded.
+// softmax, log_softmax and logsumexp: forward each is one fused kernel; backward is one if it is not recorded.
 #include <limits>
 
 #include "tapir/autograd/op_form.h"
@@ -51,7 +51,7 @@ TAPIR_OP(logsumexp, logsumexp_rule, "log(sum(exp(x))) over dimensions, without o
          TAPIR_SAMPLE("f(3,4)", logsumexp(x[0], {0})), TAPIR_SAMPLE("f(3,4)", logsumexp(x[0], {-1}, true)),
          TAPIR_SAMPLE("f(2,3,4)", logsumexp(x[0], {0, 2})), TAPIR_SAMPLE("f(2,3,20)", logsumexp(x[0], {2})),
          TAPIR_SAMPLE("f(2,3,4)", logsumexp(x[0], {1}, true)));
-// What their rules are where these are recorded, so that a graph of a gradient has one node for it, too.
+// As ops of their own, the recorded rules are one node each in the graph of a gradient.
 TAPIR_OP(softmax_backward, softmax_backward_rule, "The gradient of softmax, of its result y: y (g - sum(y g)).",
          TAPIR_SAMPLE_AS("f(5) f(5)", "torch._softmax_backward_data(x[0], x[1], 0, x[0].dtype)", softmax_backward(x[0], x[1], 0)),
          TAPIR_SAMPLE_AS("f(2,3,4) f(2,3,4)", "torch._softmax_backward_data(x[0], x[1], 1, x[0].dtype)", softmax_backward(x[0], x[1], 1)),
@@ -65,14 +65,14 @@ namespace {
 
 struct SoftmaxAttrs {
     int dim;
-    int unused = 0;                 // in place of bytes that nobody writes: debuggers show them all
+    int unused = 0;                 // fills bytes that would otherwise be uninitialised: debuggers show them all
     std::int64_t first_query = -1;  // of causal_softmax
 };
 
 // The CPU's kernels know only float32 and float64.
 bool has_kernel(const TensorImpl* x) noexcept { return x->dtype == float32 || x->dtype == float64 || on_gpu(x); }
 
-// x in the form that the kernels read.
+// Returns x in the form that the kernels read.
 Tensor plain(const Tensor& x, const Loc& loc = {}) {
     if (!on_gpu(x)) return as_computed(x, loc);
     const detail::UnrecordedPartsOf parts(loc);
@@ -89,7 +89,7 @@ void run_softmax(const Tensor& input, const Tensor& g, const Tensor& out, const 
         args.g = g.impl()->data;
     } else if (attrs.first_query >= 0) {
         args.queries = x->sizes[x->rank - 2];
-        args.first = std::min(attrs.first_query, lines.size);  // from there on all are seen
+        args.first = std::min(attrs.first_query, lines.size);  // from there on all elements are in the row
     }
     if (on_gpu(x)) {
         for (const Tensor* t : {&input, &g, &out}) on_stream(*t);
@@ -188,17 +188,17 @@ void log_softmax_backward_rule(Backward& b) {
     if (b.needs(1)) b.give(1, -v * exp(y) * sum(g, {dim}, true));
 }
 
-// A contiguous tensor whose reduced dimensions lie side by side: (outer, size, inner).
+// A contiguous tensor whose reduced dimensions are adjacent: (outer, size, inner).
 struct Reduced {
     Tensor x;
     std::int64_t size = 1, inner = 1;
-    Dims order{};  // of the dimensions, where x is permuted
+    Dims order{};  // of the dimensions, if x is permuted
 };
 
-// The CPU's kernel wants inner 1.
+// The CPU's kernel needs inner 1.
 Reduced reduced_together(const Tensor& x, Over o) {
     Dims order;
-    int runs = 0;  // of neighbouring dimensions that are reduced
+    int runs = 0;  // runs of neighbouring dimensions that are reduced
     bool was_reduced = false;
     Reduced result;
     for (int d = 0; d < x.dim(); ++d) {
@@ -223,7 +223,7 @@ Reduced reduced_together(const Tensor& x, Over o) {
     return result;
 }
 
-// g exp(x - y) on a GPU.
+// Computes g exp(x - y) on a GPU.
 Tensor logsumexp_gradient(const Tensor& x, const Tensor& y, const Tensor& grad, Over o) {
     const Reduced in = reduced_together(x, o);
     const Tensor g = plain(grad);
@@ -299,7 +299,7 @@ Tensor Tensor::logsumexp(const Dims& dims, Flag keepdim, Loc loc) const { return
 
 namespace {
 
-// Of x; of a gradient and x, which is a result then.
+// Takes x; or a gradient and x, which is then a result.
 bool softmax_along_into(const FormCall& x, const Tensor& out, bool log, bool is_backward) {
     const Tensor &in = x[is_backward ? 1 : 0], g = is_backward ? x[0] : Tensor();
     const TensorImpl *from = in.impl(), *y = out.impl();

@@ -6,13 +6,13 @@
 namespace tapir {
 
 #ifndef TAPIR_RUNTIME_ONLY
-/// log(sum(exp(x))) without overflow.
+/// Computes log(sum(exp(x))) without overflow.
 Tensor logsumexp(In x, const Dims& dims, Flag keepdim = false);
-/// The logarithm of softmax(), without overflow.
+/// Computes the logarithm of softmax(), without overflow.
 Tensor log_softmax(In x, Dim dim);
 #endif
 
-/// exp(x) / sum(exp(x)) along dim, without overflow.
+/// Computes exp(x) / sum(exp(x)) along dim, without overflow.
 Tensor softmax(In x, Dim dim);
 
 }  // namespace tapir

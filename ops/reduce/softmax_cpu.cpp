@@ -19,7 +19,7 @@ constexpr T kSmallest = T(-87.0);
 template <>
 constexpr double kSmallest<double> = -708.0;
 
-// e^x for x <= 0. What would be smaller than any normal number is 0: the vector library computes such values one by one,
+// Returns e^x for x <= 0. Results below any normal number become 0: the vector library computes such values one by one,
 // and masked positions are -inf by habit.
 template <class T>
 [[gnu::always_inline]] inline T exp_below(T x) {
@@ -84,7 +84,7 @@ double exp_row(const T* x, T* y, i64 n, T max) {
 
 // --- Short rows: several at a time, so that exp and log run over full vectors ------------------------------------------
 
-constexpr i64 kShort = 64;   // a longer row is worth being taken by itself
+constexpr i64 kShort = 64;   // a longer row is handled by itself
 constexpr i64 kGroup = 512;  // elements taken at a time
 
 template <class T>
@@ -93,7 +93,7 @@ struct Group {
     alignas(64) T max[kGroup + kTile];   // by row
     alignas(64) T sum[kGroup + kTile];   // of the exps
 
-    // fn(values[i]) for n elements and whatever follows them to a whole vector.
+    // Applies fn to n elements of values, and to those that follow up to a whole vector.
     template <class Fn>
     [[gnu::always_inline]] static void apply(T* values, i64 n, const Fn& fn) {
         for (i64 i = n; i % kTile; ++i) values[i] = values[0];
@@ -165,7 +165,7 @@ void softmax_row(const T* x, T* y, i64 n, bool as_log) {
     }
 }
 
-// `count` rows from line `line` on, each of the elements that it sees.
+// Computes `count` rows from line `line` on, each over the elements that it sees.
 template <class T>
 void softmax_causal_rows(const SoftmaxArgs& args, i64 line, i64 count) {
     const i64 n = args.size;
@@ -188,7 +188,7 @@ void softmax_causal_rows(const SoftmaxArgs& args, i64 line, i64 count) {
     softmax_short_rows(masked, y, count, n, false);
 }
 
-// Sums by column: rows are added to `narrow`, and after kSumRows of them that is added to the wider sums.
+// Sums by column: rows are added to `narrow`, and after kSumRows rows that is added to the wider sums.
 template <class T>
 struct ColumnSums {
     alignas(64) T narrow[kColumns];
@@ -198,7 +198,7 @@ struct ColumnSums {
     explicit ColumnSums(i64 n) : width(n) {
         for (i64 j = 0; j < width; ++j) narrow[j] = 0, wide[j] = 0;
     }
-    // To be called before `count` rows, at most kSumRows, are added.
+    // Call it before `count` rows, at most kSumRows, are added.
     void make_room_for(i64 count) {
         rows += count;
         if (rows <= kSumRows) return;
@@ -209,13 +209,13 @@ struct ColumnSums {
             narrow[j] = 0;
         }
     }
-    // All, into `narrow`.
+    // Adds all, into `narrow`.
     void finish() {
         for (i64 j = 0; j < width; ++j) narrow[j] = static_cast<T>(wide[j] + static_cast<Wide<T>>(narrow[j]));
     }
 };
 
-// `width` columns of `size` rows that are `inner` apart.
+// Computes `width` columns of `size` rows that are `inner` apart.
 template <class T>
 void softmax_columns(const T* x, T* y, i64 size, i64 inner, i64 width, bool as_log) {
     alignas(64) T max[kColumns];
@@ -223,7 +223,7 @@ void softmax_columns(const T* x, T* y, i64 size, i64 inner, i64 width, bool as_l
     fold_rows<Max>(max, x + inner, inner, size - 1, width);
     ColumnSums<T> sums(width);
     T* const sum = sums.narrow;
-    // Rows that are whole lie behind each other: exp runs over several of them at once.
+    // Whole rows lie behind each other: exp runs over several of them at once.
     const i64 group = width == inner ? smaller((1024 + width - 1) / width, kSumRows) : 1;
     for (i64 begin = 0; begin < size; begin += group) {
         const i64 rows = smaller(group, size - begin);
@@ -258,7 +258,7 @@ void softmax_columns(const T* x, T* y, i64 size, i64 inner, i64 width, bool as_l
     }
 }
 
-// The sum of a[i] * b[i].
+// Returns the sum of a[i] * b[i].
 template <class T>
 T dot(const T* a, const T* b, i64 n) {
     return static_cast<T>(sum_of<T>(n, [&](auto at) __attribute__((always_inline)) { return at(a) * at(b); }));
@@ -377,7 +377,7 @@ void logsumexp_lines(const SoftmaxArgs& args, i64 begin, i64 end) {
             return;
         }
         const T max = static_cast<T>(fold<Max>(x + at, args.size));
-        const bool finite = is_finite(max);  // else it is the result: all are -inf, or one is inf or nan
+        const bool finite = is_finite(max);  // else max is the result: all are -inf, or one is inf or nan
         const double sum = finite ? exp_row(x + at, static_cast<T*>(nullptr), args.size, max) : 1;
         *to = static_cast<T>(static_cast<double>(max) + log(sum));
     };

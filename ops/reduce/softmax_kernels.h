@@ -14,15 +14,15 @@ struct SoftmaxArgs {
     DType dtype;
     bool log;
     std::int64_t size, inner;
-    const void* x;  // backward: the result of the forward pass
+    const void* x;  // backward: the forward result
     const void* g;  // backward only
     void* out;
-    /// Causal rows (softmax only, inner 1, not log), in groups of `queries`: row r of a group is of its first first + r + 1
+    /// Causal rows (softmax only, inner 1, not log), in groups of `queries`: row r of a group takes its first first + r + 1
     /// elements, and 0 behind them. queries 0: all of every line.
     std::int64_t queries = 0, first = 0;
 };
 
-/// How many elements of line `line` count, at least one.
+/// Returns the number of elements that line `line` takes, at least one.
 constexpr std::int64_t seen_by(const SoftmaxArgs& args, std::int64_t line) {
     if (args.queries == 0) return args.size;
     const std::int64_t seen = args.first + line % args.queries + 1;
@@ -36,7 +36,7 @@ TAPIR_CPU_KERNEL(softmax_backward, void(const tapir::kernels::SoftmaxArgs& args,
 /// inner is 1, and out has one element a line.
 TAPIR_CPU_KERNEL(logsumexp, void(const tapir::kernels::SoftmaxArgs& args, std::int64_t begin, std::int64_t end))
 
-/// Of any floating dtype, which the result has too. `lines`: all of them. logsumexp takes any inner.
+/// These take any floating dtype, which the result has too. `lines`: all of them. logsumexp takes any inner.
 TAPIR_GPU_KERNEL(softmax, void(const tapir::kernels::SoftmaxArgs& args, std::int64_t lines))
 TAPIR_GPU_KERNEL(softmax_backward, void(const tapir::kernels::SoftmaxArgs& args, std::int64_t lines))
 TAPIR_GPU_KERNEL(logsumexp, void(const tapir::kernels::SoftmaxArgs& args, std::int64_t lines))

@@ -1,4 +1,4 @@
-// The ops of statistics.h: made of sorting, reductions and products, which are recorded in their place.
+// The ops of statistics.h: they are made of sorting, reductions and products, which are recorded in their place.
 #include "tapir/ops/reduce/statistics.h"
 
 #include <cmath>
@@ -90,7 +90,7 @@ Between between_of(const char* word, const Loc& loc) {
 
 struct Place {
     int64_t below, above;
-    double weight;  // of the one above
+    double weight;  // of the element above
 };
 
 Place place_of(double q, int64_t n, Between how, const Loc& loc) {
@@ -107,7 +107,7 @@ Place place_of(double q, int64_t n, Between how, const Loc& loc) {
     return {static_cast<int64_t>(below), static_cast<int64_t>(above), weight};
 }
 
-// x sorted along d, and nan where the largest element of its line is (where nan would be).
+// x sorted along d, and nan where the largest element of its line is nan (a nan would be last).
 struct Sorted {
     Tensor values, is_nan;  // is_nan: of size 1 along d
     Sorted(const Tensor& x, int d) : values(sort(x, d).values), is_nan(isnan(narrow(values, d, x.size(d) - 1, 1))) {}
@@ -290,7 +290,7 @@ Tensor corrcoef(In x) {
 
 namespace {
 
-// Of neighbours along d: the sum of both.
+// Returns the sum of neighbours along d.
 Tensor sums_of_neighbours(const Tensor& y, int d) {
     const int64_t n = std::max<int64_t>(y.size(d) - 1, 0);
     return narrow(y, d, y.size(d) - n, n) + narrow(y, d, 0, n);
@@ -318,7 +318,7 @@ Tensor trapezoid(In y, In x, Dim dim) {
     if (y.tensor.dim() == 0) fail<ShapeError>(y.loc, "trapezoid: y has no dimensions");
     const int d = detail::wrap_dim(dim, y.tensor.dim(), "trapezoid", y.loc);
     const int64_t n = y->sizes[d];
-    // The places of shape (n,) lie along the dimension; others broadcast with y.
+    // Positions of shape (n,) lie along the dimension; others broadcast with y.
     Shape along;
     const bool is_line = x.tensor.dim() == 1;
     const int rank = y.tensor.dim(), missing = rank - x.tensor.dim();
@@ -351,8 +351,8 @@ Tensor euclidean_by_products(const Tensor& a, const Tensor& b) {
     return where(is_apart, sqrt(where(is_apart, squared, 1)), 0);
 }
 
-// Whether sums of products of these numbers neither overflow nor lose all of their digits below the smallest. Where
-// nobody may look at the numbers it is taken for granted.
+// True if sums of products of these numbers neither overflow nor lose all of their digits to underflow. Assumed if
+// the numbers must not be read.
 bool are_squares_in_range(const Tensor& a, const Tensor& b) {
     if (a.numel() == 0 || b.numel() == 0 || on_gpu(a) || detail::is_tracing()) return true;
     const detail::UnrecordedParts parts;
@@ -379,7 +379,7 @@ Tensor cdist(In a, In b, double p) {
     if (!(p >= 0)) fail<ValueError>(a.loc, "cdist: p must not be negative, got {}", p);
     const detail::RecordedParts parts(a.loc);
     const int64_t n = a->sizes[rank - 2], m = b->sizes[b.tensor.dim() - 2];
-    detail::checked_numel({n, m}, a->dtype, a.loc);  // before all elements are looked at
+    detail::checked_numel({n, m}, a->dtype, a.loc);  // checked before all elements are read
     if (p == 2 && (n > 25 || m > 25) && a->sizes[rank - 1] > 0 && are_squares_in_range(a.tensor, b.tensor)) {
         const RoundedOnce once({&a.tensor, &b.tensor});
         return once.is_needed() ? once.result(euclidean_by_products(once.wide(a.tensor), once.wide(b.tensor)))
@@ -429,7 +429,7 @@ Tensor Tensor::quantile(double q, Dim dim, Flag keepdim, Loc loc) const { return
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-// The operand, where element k in order is there.
+// Returns the operand, if it has an element k in order.
 [[maybe_unused]] static const ValueType& with_place(const TypeCall& t, int dim) {
     const SymInt k = t.size("k"), size = t[0].rank() == 0 ? SymInt(1) : types::size_of(t[0], dim);
     types::need<ValueError>(!k.is_number() || !size.is_number() || (k.number() >= 1 && k.number() <= size.number()), "there is no such place");

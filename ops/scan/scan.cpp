@@ -93,7 +93,7 @@ Tensor scanned(const Tensor& x, const ScanAttrs& attrs, const Loc& loc) {
     const DType dtype = is_floating(x.dtype()) ? x.dtype() : int64;
     if (on_gpu(x)) return scanned_on_gpu(x, attrs, dtype, loc);
     const Tensor in = as_computed(x, loc);
-    const Tensor out = in.shares_storage(x) ? detail::make_empty_like(in.impl(), in.dtype(), loc) : in;  // in place in a copy
+    const Tensor out = in.shares_storage(x) ? detail::make_empty_like(in.impl(), in.dtype(), loc) : in;  // a copy is overwritten in place
     if (x.numel() > 0) {
         const Lines lines(in.impl(), attrs.dim);
         const kernels::LineArgs args{in.dtype(), lines.size, lines.inner, in.raw_data(), out.raw_data()};
@@ -120,8 +120,8 @@ Tensor scan_of_exps(const Tensor& x, bool reverse, int dim) {
     return scanned(x, {dim, reverse ? Scan::reverse_log_of_exps : Scan::log_of_exps}, Loc{});
 }
 
-// out[i] = exp(a[i]) * (the sum of g[k] exp(b[k]) for k up to i, or from i on): what the gradient of logcumsumexp is made of, and its
-// own. Computed by the running logarithms of the positive and of the negative terms, so that nothing overflows; a nan in g stays.
+// out[i] = exp(a[i]) * (the sum of g[k] exp(b[k]) for k up to i, or from i on): the gradient of logcumsumexp is made of it, and so is
+// its own gradient. It takes running logarithms of the positive and of the negative terms, so that nothing overflows; a nan in g stays.
 Tensor weighted_exps(const Tensor& a, const Tensor& b, const Tensor& g, const WeightedExpsAttrs& attrs, const Loc& loc) {
     for (const Tensor* t : {&a, &b, &g}) detail::begin_op("weighted_exps", t->impl(), loc);
     Tensor out;
@@ -161,7 +161,7 @@ void logcumsumexp_rule(Backward& b) {
 
 // --- Running extremes ------------------------------------------------------------------------------------------------------
 
-// Each element gets the gradients of all results that name it.
+// Each element gets the gradients of all results whose index names it.
 void cummax_rule(Backward& b) {
     if (!b.needs(0)) return;
     const Tensor g = b.grad();
@@ -201,7 +201,7 @@ ValuesIndices running_extreme(const OpInfo& op, const In& x, Dim dim, bool large
 
 // --- Gradients of products -------------------------------------------------------------------------------------------------
 
-// x moved by `steps` along dim, towards the end (or the beginning, for negative steps), filled up with a constant.
+// Moves x by `steps` along dim, towards the end (or the beginning, for negative steps), and fills up with a constant.
 Tensor shifted(const Tensor& x, int dim, std::int64_t steps, bool ones) {
     const std::int64_t n = x.size(dim), gap = std::min(steps < 0 ? -steps : steps, n);
     Shape shape = x.shape();
@@ -228,7 +228,7 @@ Tensor recurrence_after(const Tensor& x, Tensor g, int dim) {
     return g;
 }
 
-// The gradient for x of shape (..., n, ...), where g has x's shape, or (`whole`) size 1 along dim.
+// Returns the gradient for x of shape (..., n, ...), where g has x's shape, or (`whole`) size 1 along dim.
 Tensor product_gradient(const Tensor& x, const Tensor& g, int dim, bool whole, bool recording) {
     if (x.numel() == 0) return gradient_ops::zeros(x.shape(), x.dtype(), x.device());
     if (recording) {

@@ -9,7 +9,7 @@ namespace {
 
 constexpr i64 kColumns = 512;
 
-// log(e^a + e^b). A nan that was met stays.
+// Combines to log(e^a + e^b). A nan stays, once it was met.
 struct LogAddExp {
     template <class T>
     static constexpr T identity() {
@@ -31,7 +31,7 @@ void scan_row(const T* x, T* y, i64 n, i64 step) {
     }
 }
 
-// `step`: from one element of a line to the next, negative for reverse scans.
+// `step`: the distance of a line's elements, negative for reverse scans.
 template <class Op, class T>
 void scan_columns(const T* x, T* y, i64 n, i64 step, i64 width) {
     alignas(64) Wide<T> sums[kColumns];
@@ -73,7 +73,7 @@ void scan_as(const LineArgs& args, bool reverse, i64 begin, i64 end) {
     }
 }
 
-// Of `width` lines beside each other. Better: is the new element as good as the best so far, or nan?
+// Scans `width` lines beside each other. Better: is the new element as good as the best so far, or nan?
 template <class Better, class T>
 void extreme_columns(const T* x, T* y, i64* indices, i64 n, i64 step, i64 width) {
     for (i64 j = 0; j < width; ++j) {

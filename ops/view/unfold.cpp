@@ -1,4 +1,4 @@
-// Windows of a tensor: as a view, and as the columns that a convolution multiplies (im2col), with the way back.
+// Windows of a tensor: as a view, and as the columns that a convolution multiplies (im2col), and the sum of windows (col2im).
 #include <algorithm>
 
 #include "tapir/autograd/backward_impl.h"
@@ -47,7 +47,7 @@ namespace {
 struct WindowAttrs {
     int64_t dim, size, step;
 };
-// How unfold() and fold() were called; output_size is fold's.
+// The arguments of unfold() and fold(); output_size is fold's.
 struct ColumnsCall {
     Shape output_size, kernel_size, dilation, padding, stride;
 
@@ -80,7 +80,7 @@ Tensor Tensor::unfold(Dim dim, int64_t size, int64_t step, Loc loc) const {
     detail::check_defined(x, "unfold");
     const int rank = this->dim();
     const int d = detail::wrap_dim(dim, rank, "unfold", loc);
-    if (rank == 0) {  // as of one element; all of it is one window
+    if (rank == 0) {  // as if it had one element; all of it is one window
         const detail::RecordedParts parts(loc);
         return tapir::select(In(tapir::reshape(x, {1}).unfold(0, size, step, loc), loc), 0, 0);
     }
@@ -92,7 +92,7 @@ Tensor Tensor::unfold(Dim dim, int64_t size, int64_t step, Loc loc) const {
     sizes.push_back(size, loc);
     strides.push_back(strides[d], loc);
     sizes[d] = (sizes[d] - size) / step + 1;
-    if (sizes[d] > 1) strides[d] *= step;  // a lone window has no next one, however far that would be
+    if (sizes[d] > 1) strides[d] *= step;  // a single window has no next one, however far that would be
     detail::checked_numel(sizes, dtype(), loc);
     Tensor view = detail::at_line(loc, [&] { return detail::make_view(impl_, sizes, strides, 0); });
     record(windows_op, loc, {this}, view, {}, WindowAttrs{d, size, step});
@@ -103,14 +103,14 @@ Tensor Tensor::unfold(Dim dim, int64_t size, int64_t step, Loc loc) const {
 
 namespace {
 
-// Images of `size` (height, width), of which each kernel position makes a row of out[0] * out[1] columns.
+// Images of `size` (height, width), where each kernel position makes a row of out[0] * out[1] columns.
 struct Columns {
     int64_t size[2], kernel[2], dilation[2], padding[2], stride[2], out[2];
 
     int64_t window() const { return kernel[0] * kernel[1]; }
     int64_t count() const { return out[0] * out[1]; }
     ColumnsCall call() const { return {Shape(size, 2), Shape(kernel, 2), Shape(dilation, 2), Shape(padding, 2), Shape(stride, 2)}; }
-    // Where kernel position (i, j) meets the image, for windows [begin, end) of dimension d: at window * stride + shift.
+    // inside() finds the windows [begin, end) of dimension d whose kernel position k meets the image: window w reads w * stride + shift.
     int64_t shift(int d, int64_t k) const { return k * dilation[d] - padding[d]; }
     void inside(int d, int64_t k, int64_t& begin, int64_t& end) const {
         const int64_t at = shift(d, k);
@@ -184,7 +184,7 @@ void fold_on_cpu(const Tensor& columns, const Tensor& out, const Columns& c) {
     });
 }
 
-// One kernel position after the other, since windows overlap.
+// Handles one kernel position after the other, since windows overlap.
 void fold_on_gpu(const Tensor& columns, const Tensor& out, const Columns& c) {
     zero_elements(out);
     const int64_t n = out.size(0), channels = out.size(1), plane = c.size[0] * c.size[1];
@@ -285,12 +285,12 @@ Tensor fold(In x, const Shape& output_size, const Shape& kernel_size, const Fold
 
 namespace {
 
-// The places of windows, and behind all dimensions the elements of one.
+// Returns the positions of windows, and behind all dimensions the elements of one window.
 ValueType windowed(const TypeCall& t, int64_t dim) {
     using namespace types;
     const ValueType& x = t[0];
     const SymInt size = t.size("size"), step = t.size("step");
-    if (x.rank() == 0) {  // as one of one element, which is one window
+    if (x.rank() == 0) {  // as a tensor of one element, which is one window
         need(!size.is_number() || size.number() <= 1, "a window does not fit");
         return shaped(along(x, dim), {size});
     }
@@ -301,7 +301,7 @@ ValueType windowed(const TypeCall& t, int64_t dim) {
     return shaped(x, appended(places.shape, {size}));
 }
 
-// Of (height, width): how many elements a window has, and how many windows there are.
+// Counts for (height, width) the elements of a window, and the windows.
 struct ColumnSizes {
     SymInt window = 1, count = 1;
 };
@@ -325,7 +325,7 @@ ValueType unfolded(const TypeCall& t) {
     const ColumnSizes c = column_sizes(t, {types::size_of(x, -2), types::size_of(x, -1)});
     return types::shaped(x, types::leading(x, 3, {types::size_of(x, -3) * c.window, c.count}));
 }
-// And back.
+// Maps (..., channels * window, count) back.
 ValueType folded(const TypeCall& t) {
     const ValueType& x = types::ranked(t[0], 2, 3);
     const std::vector<SymInt> image = t.sizes("output_size");

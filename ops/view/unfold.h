@@ -1,4 +1,4 @@
-// Windows of images as columns.
+// Ops that turn windows of images into columns, and back.
 #pragma once
 
 #include "tapir/core/tensor.h"
@@ -10,11 +10,11 @@ struct FoldOptions {
     Shape padding = 0;
     Shape stride = 1;
 };
-/// The windows of images, each a column (im2col): x (n, channels, height, width), or without n, -> (n, channels * kernel height *
-/// kernel width, windows). Throws ShapeError where no window fits, DTypeError where x is not floating, ValueError for numbers out
+/// Returns the windows of images, each a column (im2col): x (n, channels, height, width), or without n, -> (n, channels * kernel height *
+/// kernel width, windows). Throws ShapeError if no window fits, DTypeError if x is not floating, ValueError for numbers out
 /// of range. Windows along one dimension as a view: Tensor::unfold.
 Tensor unfold(In x, const Shape& kernel_size, const FoldOptions& options = {});
-/// Images of output_size (height, width) as the sums of their windows (col2im): x (n, channels * kernel height * kernel width,
+/// Sums windows into images of output_size (height, width) (col2im): x (n, channels * kernel height * kernel width,
 /// windows), or without n, -> (n, channels, height, width). Errors as unfold.
 Tensor fold(In x, const Shape& output_size, const Shape& kernel_size, const FoldOptions& options = {});
 

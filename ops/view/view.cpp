@@ -1,4 +1,4 @@
-// View ops. Each computes sizes, strides and offset, and says how a gradient goes back through it.
+// View ops. Each computes sizes, strides and offset, and defines its gradient.
 #include "tapir/ops/view/view.h"
 #include "tapir/ops/view/view_scatter.h"
 
@@ -18,7 +18,7 @@ namespace {
 
 using std::int64_t;
 
-// A view of an op's operand: where there is no memory the error names its line.
+// Makes a view of an op's operand: without memory the error names the op's line.
 [[gnu::always_inline]] inline Tensor made_view(const In& x, int rank, const int64_t* sizes, const int64_t* strides, int64_t offset) {
     return detail::at_line(x.loc, [&] { return detail::make_view(x.tensor.impl(), rank, sizes, strides, offset); });
 }
@@ -30,7 +30,7 @@ using std::int64_t;
 
 Tensor take(const Tensor& whole, const Part& part) { return detail::make_view(whole.impl(), part.sizes, part.strides, part.offset); }
 
-// The gradient of a part is the gradient of the whole, zero elsewhere: a linear op, so its rule is to take the part.
+// The gradient of a part is that of the whole, zero elsewhere: a linear op, so its rule takes the part.
 Tensor place(const Tensor& g, const Shape& whole, const Part& part, const Loc& loc);
 Tensor put_into_zeros(const Tensor& g, const Shape& whole, const Part& part, const Loc& loc);
 void part_rule(Backward& b) {
@@ -60,7 +60,7 @@ void expand_rule(Backward& b) { b.give(0, b.grad()); }  // give() sums over what
 
 void place_rule(Backward& b);
 
-// The pieces of split and unbind: one record, whose gradient is put together in one buffer.
+// split and unbind make one record for all pieces, whose gradient is put together in one buffer.
 void pieces_rule(Backward& b);
 
 }  // namespace
@@ -147,7 +147,7 @@ Tensor place(const Tensor& g, const Shape& whole, const Part& part, const Loc& l
     return out;
 }
 
-// place() by ops that say in a graph what they do. How a part was taken can be seen in its strides, if by one select() or slice().
+// Writes place() as ops whose meaning a graph shows. The strides tell how a part was taken, if by one select() or slice().
 Tensor put_into_zeros(const Tensor& g, const Shape& whole, const Part& part, const Loc& loc) {
     if (const auto& [dim, start, end, step] = part.slice; dim >= 0) {
         return slice_scatter(gradient_ops::zeros(whole, g.dtype(), g.device()), g, dim, Slice(start, end, step));
@@ -187,7 +187,7 @@ void pieces_rule(Backward& b) {
     if (!b.needs(0)) return;
     const auto& pieces = b.attrs<Pieces>();
     const Tensor first = b.grad_or_zeros(0);
-    if (b.recording() || on_gpu(first)) {  // there, all are joined by one kernel
+    if (b.recording() || on_gpu(first)) {  // one kernel joins all of them
         std::vector<Tensor> grads;
         for (int k = 0; k < b.output_count(); ++k) {
             Tensor g = b.grad_or_zeros(k);
@@ -219,10 +219,10 @@ void pieces_rule(Backward& b) {
     b.give(0, std::move(whole));
 }
 
-// The strides that show x's elements in another shape, or false when a copy is needed.
+// Finds the strides that show x's elements in another shape; returns false if a copy is needed.
 bool view_strides(const TensorImpl* x, const Shape& shape, Shape& strides) {
     strides = shape;
-    // Runs of dimensions of x that are contiguous among themselves are matched with runs of new dimensions.
+    // Matches runs of dimensions of x that are contiguous among themselves with runs of new dimensions.
     int d = shape.rank() - 1;
     int64_t run_stride = x->rank ? x->strides[x->rank - 1] : 1;
     int64_t old_numel = 1, new_numel = 1;
@@ -243,7 +243,7 @@ bool view_strides(const TensorImpl* x, const Shape& shape, Shape& strides) {
     return d == -1;
 }
 
-// Works out -1 in a wished shape.
+// Resolves -1 in a wished shape.
 void complete_shape(const char* op, const Tensor& x, Shape& shape, const Loc& loc) {
     int unknown = -1;
     int64_t known = 1;
@@ -267,7 +267,7 @@ void complete_shape(const char* op, const Tensor& x, Shape& shape, const Loc& lo
 }
 
 // reshape to a shape known to fit; strides: null for row-major ones.
-// wish: what the program said, which may leave a size to be worked out.
+// wish: the program's shape, which may have a -1.
 Tensor reshape_to(const In& x, const Shape& shape, const Shape& wish, const int64_t* strides) {
     Tensor view = made_view(x, shape.rank(), shape.data(), strides, 0);
     if (detail::thread.observed) record(reshape_op, x.loc, {&x.tensor}, view, {}, nullptr, Told{reshape_op, {&x.tensor}}, wish);
@@ -283,7 +283,7 @@ SplitCall split_call(const std::vector<Tensor>& pieces, int dim, bool drop) {
 
 std::vector<Tensor> record_pieces(const In& x, std::vector<Tensor> pieces, int dim, bool drop) {
     if (detail::thread.observed && !pieces.empty()) {
-        if (pieces.size() > 255) {  // more than one record holds: each piece for itself
+        if (pieces.size() > 255) {  // more than one record holds: each piece is recorded by itself
             int64_t start = 0;
             const Shape whole = contiguous_strides(x.tensor.impl());
             for (Tensor& piece : pieces) {
@@ -555,7 +555,7 @@ Tensor diagonal(In x, int64_t offset, Dim dim1, Dim dim2) {
 
 namespace {
 
-// Views of x along dimension d, of the given sizes one after the other. drop: without the dimension (sizes are 1).
+// Cuts views of x along dimension d, of the given sizes one after the other. drop: without the dimension (sizes are 1).
 std::vector<Tensor> cut(const In& x, const std::vector<int64_t>& sizes, int d, bool drop) {
     std::vector<Tensor> pieces;
     pieces.reserve(sizes.size());
@@ -638,7 +638,7 @@ std::vector<Tensor> unbind(In x, Dim dim) {
 
 namespace {
 
-// Of what place() gives, and its gradient: strides are those of a contiguous tensor.
+// Takes the result of place(), or its gradient: strides are those of a contiguous tensor.
 Tensor part_again(const Tensor& x, const Part& part) {
     const Loc loc = Loc::current();
     check_region("part", x.numel(), {part.sizes, part.strides, part.offset}, {});

@@ -1,4 +1,4 @@
-// Views that are made of other views.
+// Views that are composed of other views.
 #include <algorithm>
 
 #include "tapir/autograd/backward_impl.h"

@@ -1,4 +1,4 @@
-// Views that are made of others. Names and argument orders are PyTorch's.
+// Views that are composed of others. Names and argument orders are PyTorch's.
 #pragma once
 
 #include <vector>
@@ -8,20 +8,20 @@
 
 namespace tapir {
 
-/// The dimensions `source` at the places `destination`, the others in their order: a view.
+/// Moves the dimensions `source` to the places `destination`; the others keep their order: a view.
 Tensor movedim(In x, const Dims& source, const Dims& destination);
 Tensor moveaxis(In x, const Dims& source, const Dims& destination);  ///< movedim
 Tensor swapaxes(In x, Dim axis0, Dim axis1);                         ///< transpose
 Tensor ravel(In x);                                                  ///< flatten(x)
-/// x itself, or a view with dimensions of size 1 where there are fewer: (n,) becomes (1, n), and (1, n, 1) in three.
+/// Returns x itself, or a view with dimensions of size 1 if it has fewer: (n,) becomes (1, n), and (1, n, 1) in three.
 Tensor atleast_1d(In x);
 Tensor atleast_2d(In x);
 Tensor atleast_3d(In x);
-/// Parts along dim as views: so many of nearly equal size, the first ones larger by 1; or up to each index, and what is left.
+/// Returns parts along dim as views: so many of nearly equal size, the first ones larger by 1; or up to each index, and the rest.
 /// Throws ValueError for no parts.
 std::vector<Tensor> tensor_split(In x, std::int64_t sections, Dim dim = 0);
 std::vector<Tensor> tensor_split(In x, const std::vector<std::int64_t>& indices, Dim dim = 0);
-/// All expanded to the shape that they broadcast to. Throws ShapeError.
+/// Expands all tensors to the shape that they broadcast to. Throws ShapeError.
 std::vector<Tensor> broadcast_tensors(TensorList tensors);
 
 }  // namespace tapir

@@ -8,19 +8,19 @@
 
 namespace tapir {
 
-/// slice() as graphs know it: a dimension from 0 on. The bounds are those that the program said, but for open ones: they may be negative, or beyond the end, for slice() to resolve.
+/// slice() as graphs know it: a dimension from 0 on. Bounds are as the program gave them, but for open ones; slice() resolves negative or large ones.
 struct SliceCall {
     int dim = 0;
     std::int64_t start = 0, end = 0, step = 1;
 };
-/// Where a part lies in the tensor it was taken from: enough to take it again, from a gradient.
+/// The place of a part in its tensor: enough to take it again, from a gradient.
 struct Part {
     Shape sizes, strides;  // strides as in a contiguous tensor of the input's shape
     std::int64_t offset;
-    SliceCall slice = {-1};  // how it was taken; dim -1: otherwise
+    SliceCall slice = {-1};  // how it was taken; dim -1: not by slice()
 };
 
-/// How parts are taken, as graphs know it: dimensions from 0 on.
+/// The arguments of ops that take parts, as graphs know them: dimensions from 0 on.
 struct SelectCall {
     int dim = 0;
     std::int64_t index = 0;
@@ -29,7 +29,7 @@ struct DiagonalCall {
     std::int64_t offset = 0;
     int dim1 = 0, dim2 = 1;
 };
-/// Which of `size` elements a slice takes: from where on, and how many, a step apart.
+/// The part of `size` elements that a slice takes: the first one, and how many, a step apart.
 struct Taken {
     std::int64_t start, length;
 };
@@ -40,21 +40,21 @@ inline Taken taken_by(const Slice& range, std::int64_t size) {
     const std::int64_t start = position(range.start, 0), reach = std::max(position(range.stop, size), start) - start;
     return {start, reach / range.step + (reach % range.step != 0)};
 }
-/// slice(x, dim, range) so. Throws IndexError, ValueError for a step below 1.
+/// Returns the arguments of slice(x, dim, range). Throws IndexError, ValueError for a step below 1.
 SliceCall slice_call(const In& x, Dim dim, const Slice& range);
 
-/// Gives `out`, which is contiguous, x's elements, where it does not lie there already; false, and nothing done: they overlap otherwise.
+/// Copies x's elements to `out`, which is contiguous, unless they are there already; returns false, without work done, if both overlap otherwise.
 bool begin_as(const Tensor& out, const Tensor& x);
 
-/// Whether the bytes between the first element and the end of the last one do, of one storage; an approximation where there are gaps.
+/// True if the bytes from the first element to the end of the last one overlap in one storage; an approximation if there are gaps.
 bool may_overlap(const Tensor& a, const Tensor& b);
 
-/// The strides of a contiguous tensor of x's shape.
+/// Returns the strides of a contiguous tensor of x's shape.
 Shape contiguous_strides(const TensorImpl* x);
 
 /// Records that `view` is this part of x, and returns it.
 Tensor record_part(const In& x, Tensor view, const Part& part);
-/// The same of an op that takes such parts by its own arguments.
+/// Overload for an op that takes such parts by its own arguments.
 template <class Call>
 Tensor record_part(const In& x, Tensor view, const Part& part, const OpInfo& op, const Call& call) {
     record(op, x.loc, {&x.tensor}, view, {}, part, Told{op, {&x.tensor}}, call);

@@ -1,4 +1,4 @@
-// How view.cpp, view_scatter.cpp, join.cpp, arrange.cpp and unfold.cpp are written as ONNX.
+// Writes view.cpp, view_scatter.cpp, join.cpp, arrange.cpp and unfold.cpp as ONNX.
 #include <algorithm>
 
 #include "tapir/ops/elementwise/mask.h"
@@ -18,7 +18,7 @@ OnnxValue transposed(const OnnxCall& x) {
     return x.permute(x[0], dims);
 }
 
-// The dimensions in an order that has these two last.
+// Orders the dimensions so that these two are last.
 OnnxInts with_last(int rank, int64_t d1, int64_t d2) {
     OnnxInts dims;
     for (int d = 0; d < rank; ++d) {
@@ -43,7 +43,7 @@ OnnxValue diagonal_of(const OnnxCall& x) {
     }
     for (int d = 1; d < x.rank() - 1; ++d) last_first.push_back(d);
     last_first.push_back(0);
-    // As many as there are rows or columns left, whichever are fewer.
+    // Counts the remaining rows or columns, whichever are fewer.
     const SymInt rows = x.shape()[d1] + SymInt(-below), columns = x.shape()[d2] + SymInt(-right), more = rows - columns;
     const OnnxValue count = !more.is_number() ? x.node("Min", {x.size_0d(rows), x.size_0d(columns)}) : x.size_0d(more.number() < 0 ? rows : columns);
     const OnnxValue k = x.node("Range", int64, {x.scalar(0, int64), count, x.scalar(1, int64)});
@@ -81,7 +81,7 @@ OnnxValue slice_scatter_of(const OnnxCall& x) {
     const int64_t step = x.moderate("step");
     const OnnxValue part = x.as_result(1);
     const SymInt size = x.shape()[dim];
-    // Bounds that lie between 0 and the size, one behind the other, whatever that is.
+    // True for bounds that lie between 0 and the size, one behind the other, whatever the size is.
     const auto is_place = [&](const SymInt& bound) {
         return bound == SymInt(0) || bound == size ||
             (bound.is_number() ? size.is_number() && bound.number() >= 0 && bound.number() <= size.number() : true);
@@ -106,13 +106,13 @@ OnnxValue slice_scatter_of(const OnnxCall& x) {
         x.node("Max", {x.node("Min", {x.node("Max", {floor_divide(i - first, step), x.scalar(0, int64)}), most}), x.scalar(0, int64)});
     const OnnxValue j = along(x, dim);
     const OnnxValue in_part = (j >= first) & (j < last) & (remainder(j - first, step) == 0);
-    // A part of nothing has no element to gather.
+    // An empty part has no element to gather.
     const SymInt length = x.shape(1)[dim];
     const OnnxValue padded = length.is_number() && length.number() > 0 ? part : x.concat({part, x[0]}, dim);
     return where(in_part, x.gather(padded, k, dim), x[0]);
 }
 
-// Where the elements of a part are in the whole, in row-major order.
+// Returns the positions of a part's elements in the whole, in row-major order.
 OnnxValue places_of(const OnnxCall& x) {
     const auto sizes = x.sizes("sizes");
     const auto strides = x.sizes("strides");
@@ -148,7 +148,7 @@ OnnxValue cat_of(const OnnxCall& x) {
     OnnxValues parts;
     const int rank = x.result_shape().count();
     for (int i = 0; i < x.count(); ++i) {
-        if (x.rank(i) == rank) parts.push_back(x.as_result(i));  // (0,) goes with anything
+        if (x.rank(i) == rank) parts.push_back(x.as_result(i));  // (0,) joins with anything
     }
     return x.concat(parts, x.small("dim"));
 }
@@ -223,7 +223,7 @@ OnnxValue pad_of(const OnnxCall& x) {
     return x.node("Pad", {x.cast(x[0], dtype), x.sizes(pads), x.scalar(x.real("value"), dtype)}, {{"mode", "constant"}});
 }
 
-// Dimension `dim` becomes (windows, size), with elements at `first + window * step + k * dilation`.
+// Turns dimension `dim` into (windows, size), with elements at `first + window * step + k * dilation`.
 OnnxValue windows_along(const OnnxCall& x, const OnnxValue& t, int dim, const SymInt& count, int64_t size, int64_t step, int64_t dilation,
                         bool elements_first) {
     const OnnxValue window = x.range(count) * step, k = x.range(size) * dilation;
@@ -273,7 +273,7 @@ OnnxValue unfold_of(const OnnxCall& x) {
     return x.reshape(x.permute(y, {0, 1, 2, 4, 3, 5}), x.result_shape());
 }
 
-// The matrix that adds up what came from each place: (size, kernel * windows).
+// Makes the matrix that adds up the elements of each place: (size, kernel * windows).
 Tensor sums_of(int64_t size, int64_t windows, int64_t kernel, int64_t stride, int64_t dilation, int64_t padding, DType dtype) {
     OnnxCall::need_room({size, kernel, windows});
     std::vector<double> m(static_cast<std::size_t>(size * kernel * windows));
@@ -304,7 +304,7 @@ OnnxValue fold_of(const OnnxCall& x) {
     return x.reshape(x.node("MatMul", {rows, x.constant(sums(1).t().contiguous())}), result);
 }
 
-// A size that stays is 1 in Expand's shape: it need not be known.
+// A size that is kept is 1 in Expand's shape: it need not be known.
 OnnxValue expand_of(const OnnxCall& x) {
     OnnxSizes shape = x.result_shape();
     const int extra = shape.count() - x.rank();

@@ -1,4 +1,4 @@
-// Parts put back: copies of a tensor with another tensor in place of a part.
+// Copies of a tensor with another tensor in place of a part.
 #include "tapir/ops/view/view_scatter.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/composed_op_impl.h"
@@ -32,7 +32,7 @@ TAPIR_OP(diagonal_scatter, diagonal_scatter_rule, "A tensor with another in plac
 
 namespace {
 
-// take(x): the part.
+// take(x) returns the part.
 template <class Call, class Take>
 Tensor put_part(const OpInfo& op, const In& x, const In& src, const Call& call, const Take& take) {
     detail::check_same_device(op.name, x.tensor, src.tensor, x.loc);
@@ -50,11 +50,11 @@ Tensor put_part(const OpInfo& op, const In& x, const In& src, const Call& call, 
     return out;
 }
 
-// The same into `out`, where x may lie already: then the part alone is written.
+// Writes to `out`, where x may lie already: then only the part is written.
 template <class Take>
 bool put_part_into(const FormCall& x, const Tensor& out, const Take& take) {
     if (x.count < 2 || out.device() != cpu || x[0].dtype() != out.dtype() || x[1].device() != cpu) return false;
-    if (may_overlap(x[1], out)) return false;  // it may lie where the part goes
+    if (may_overlap(x[1], out)) return false;  // the source may overlap the part
     const Tensor part = take(In(out, Loc{}));
     if (!(x[1].shape() == part.shape())) return false;
     if (!begin_as(out, x[0])) return false;
@@ -62,7 +62,7 @@ bool put_part_into(const FormCall& x, const Tensor& out, const Take& take) {
     return true;
 }
 
-// src gets the part's gradient; what was replaced gets none.
+// src gets the part's gradient; the replaced elements get none.
 template <class Take, class Put>
 void put_part_rule(Backward& b, const Take& take, const Put& put) {
     const Tensor g = b.grad(), part = take(g);
@@ -139,7 +139,7 @@ bool diagonal_scatter_into(const FormCall& x, const Tensor& out) {
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-// The first operand, where the second has the part's shape.
+// Returns the first operand, if the second has the part's shape.
 [[maybe_unused]] static ValueType with_part(const TypeCall& t, const ValueType& part) {
     types::need(may_equal(t[1].shape, part.shape), "the source has not the part's shape");
     return t[0];

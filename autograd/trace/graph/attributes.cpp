@@ -1,4 +1,4 @@
-// The attributes of a node: the op's own struct, and what in it depends on named dimensions.
+// The attributes of a node: the op's own struct, and the parts of it that depend on named dimensions.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -23,8 +23,8 @@ class Visitor : public Fields {
     const Visit& call_;
 };
 
-// A form may make up a field of what it keeps, and write that anew from it, as reductions do with their dimensions. What only reads does it
-// on a copy: other threads may read these attributes, or run the op.
+// A form may compute a field from its data, and write the data anew from the field, as reductions do with their dimensions. Reading uses a
+// copy: other threads may read these attributes, or run the op.
 template <class Visit>
 void each_field(const OpForm& form, void* attrs, const Visit& visit) {
     if (form.attr_bytes == 0) return;
@@ -64,7 +64,7 @@ constexpr int kInGraph = -2;  // Symbolic::element
 
 int64_t number_or_0(const SymInt& size) { return size.is_number() ? size.number() : 0; }
 
-// false: it is of another type. Numbers that depend on dimensions leave 0.
+// Returns false if it has another type. Numbers that depend on dimensions leave 0.
 bool write(const Field& field, const Attribute& value, const Loc& loc) {
     const auto numbers = [&](std::vector<int64_t>& to) {
         const auto* list = std::get_if<std::vector<SymInt>>(&value);
@@ -217,7 +217,7 @@ Attribute Attributes::get(TextViewArg name, Loc loc) const {
 }
 
 void Attributes::set(TextViewArg name, const Attribute& value, Loc loc) {
-    const CallerScope caller(loc);  // of what the op itself refuses
+    const CallerScope caller(loc);  // for errors of the op itself
     bool is_known = false, fits = false;
     each_field(*form_, data_, [&](const Field& field) {
         if (name != field.name) return;
@@ -236,7 +236,7 @@ void Attributes::set(TextViewArg name, const Attribute& value, Loc loc) {
     if (const auto* size = std::get_if<SymInt>(&value)) note(*size, -1);
     if (const auto* sizes = std::get_if<std::vector<SymInt>>(&value)) {
         for (std::size_t i = 0; i < sizes->size(); ++i) note((*sizes)[i], static_cast<int>(i));
-        // What is kept as something else than a list, the dimensions of a reduction, cannot wait for its numbers.
+        // Data that is not kept as a list, like the dimensions of a reduction, cannot wait for its numbers.
         const bool is_symbolic = std::any_of(symbolic_.begin(), symbolic_.end(), [&](const Symbolic& s) { return s.name == name; });
         if (!is_symbolic) return;
         std::size_t kept = 0;
@@ -260,7 +260,7 @@ Attributes Attributes::with(const DimSizes& sizes, const Loc& loc, bool partly) 
             if (s.element == kInGraph) {
                 auto& part = in<std::shared_ptr<const Graph>>(field);
                 part = std::make_shared<const Graph>(part->with_outer(sizes, loc));
-                if (part->is_symbolic()) result.symbolic_.push_back(s);  // it may know more when it runs
+                if (part->is_symbolic()) result.symbolic_.push_back(s);  // more dimensions may be known when it runs
                 continue;
             }
             if (partly && !s.value.with(sizes, loc).is_number()) {
@@ -294,7 +294,7 @@ std::string to_string(const Attribute& attribute) {
         std::string operator()(const SymInt& size) const { return size.str(); }
         std::string operator()(double value) const {
             std::string text = fmt::format("{}", value);
-            return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;  // told from whole numbers; inf, nan
+            return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;  // distinguishes it from whole numbers; inf, nan
         }
         std::string operator()(bool flag) const { return flag ? "true" : "false"; }
         std::string operator()(DType dtype) const { return name(dtype); }

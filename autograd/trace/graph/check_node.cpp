@@ -1,4 +1,4 @@
-// What passes and exporters count on in a node: a text may say anything.
+// Checks the properties of nodes that passes and exporters rely on: a text may state anything.
 #include "tapir/autograd/trace/graph/check_node_impl.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using Sizes = std::vector<SymInt>;
 
 bool broadcasts(const Graph::Node& node) { return elementwise_index(node.form()) >= 0 || node.is(where_form) || node.is(masked_fill_form); }
 
-// As far as its sizes are numbers, from a dimension on.
+// Compares the sizes that are numbers, from a dimension on.
 bool fits(const Sizes& shape, const Tensor& y, int from = 0) {
     if (std::ssize(shape) != y.dim()) return false;
     for (int d = from; d < y.dim(); ++d) {
@@ -27,7 +27,7 @@ bool fits(const Sizes& shape, const Tensor& y, int from = 0) {
 }
 
 #ifdef TAPIR_RUNTIME
-// It has no rules. What else is wrong is found when the graph is run.
+// The runtime has no rules. Other errors are found when the graph is run.
 std::string what_rules_say(const Graph::Node&) { return {}; }
 #else
 std::string what_rules_say(const Graph::Node& node) {

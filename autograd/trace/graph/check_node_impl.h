@@ -1,4 +1,4 @@
-// Whether a node is one that passes and exporters can look at.
+// Checks that a node is one that passes and exporters can work with.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace tapir::detail {
 
-/// What no call of the op has, of operands and of shapes, by the rule that it states (result_types.h): "add has 1 operands, and needs 2",
-/// "exp gives (2, 3), not (2, 4)", or what the op refuses. "": nothing. Sizes that are no numbers are looked at when the graph is run.
+/// The reason why no call of the op has these operands and shapes, by the op's rule (result_types.h): "add has 1 operands, and needs 2",
+/// "exp gives (2, 3), not (2, 4)", or the op's own error. "": none. Sizes that are no numbers are checked when the graph is run.
 std::string what_is_wrong_with(const Graph::Node& node);
-/// Throws ShapeError, with the op's line, where result k is not of the shape that the graph states though all operands are: a text has lied.
-/// Where their sizes depend on names, the tracer may have found a formula that does not hold for all sizes, and what the op gives counts.
+/// Throws ShapeError, with the op's line, if result k does not have the shape that the graph states although all operands do: the text was wrong.
+/// If these sizes depend on names, the tracer's formula may not hold for all sizes, and the op's result counts.
 void check_result(const Graph::Node& node, std::size_t k, const Tensor& y, const Tensor* const* operands, const Loc& loc);
 
 }  // namespace tapir::detail

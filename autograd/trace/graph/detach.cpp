@@ -1,5 +1,5 @@
-// What a graph keeps of detach(), stop_gradient() and NoGradScope, and of custom functions, whose backward is the program's: nodes that give
-// their operand. They say where grad(graph) and recorded calls of the graph are to stop.
+// Nodes for detach(), stop_gradient() and NoGradScope, and for custom functions, whose backward is the program's. They return
+// their operand, and mark the places where grad(graph) and recorded calls of the graph stop.
 #include <unordered_set>
 
 #include "tapir/autograd/backward_impl.h"
@@ -63,7 +63,7 @@ void detail::remove_gradient_stops(Graph& graph, bool only_idle) {
         if (!is_gradient_stop(node->form()) || node->inputs.size() != 1 || node->results.size() != 1) continue;
         const Graph::Value &from = *node->inputs[0], &to = *node->results[0];
         if (only_idle && needed.count(&to)) continue;
-        if (from.dtype != to.dtype || from.device != to.device || from.shape != to.shape) continue;  // a graph of somebody's making
+        if (from.dtype != to.dtype || from.device != to.device || from.shape != to.shape) continue;  // a hand-made graph
         graph.replace(node->results[0], node->inputs[0]);
         graph.remove(node);
     }

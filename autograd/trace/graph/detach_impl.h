@@ -1,22 +1,22 @@
-// Where gradients stop in a graph (detach.cpp).
+// Nodes that stop gradients in a graph (detach.cpp).
 #pragma once
 
 #include "tapir/autograd/trace/graph/graph.h"
 
 namespace tapir::detail {
 
-/// written: to what has a gradient, within a NoGradScope.
+/// written: a write to a tensor that has a gradient, within a NoGradScope.
 enum class GradientStop : std::uint8_t { none, detached, custom_function, written };
 
-/// Of the node that stands for it.
+/// The form of the node that stands for it.
 const OpForm& form_of(GradientStop stop) noexcept;
-/// Whether it is such a node's.
+/// True for the form of such a node.
 bool is_gradient_stop(const OpForm& form) noexcept;
-/// Takes these nodes away: only_idle: those that no output needs, as those of an optimizer's updates; else all, for running.
+/// Removes these nodes. only_idle: those that no output needs, as in an optimizer's updates; else all, for running.
 void remove_gradient_stops(Graph& graph, bool only_idle);
-/// How many NoGradScopes the thread has (autograd/tape.cpp).
+/// The number of NoGradScopes of the thread (autograd/tape.cpp).
 int no_grad_depth() noexcept;
-/// A tensor of x's elements to take gradients of, in a function that is traced; gradients of those flow on to x's.
+/// Makes a tensor of x's elements for taking gradients of, in a function that is traced; gradients of those flow on to x's.
 Tensor traced_leaf(const Tensor& x, const Loc& loc);
 
 }  // namespace tapir::detail

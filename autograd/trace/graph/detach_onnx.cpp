@@ -1,4 +1,4 @@
-// ONNX knows no gradients. An Identity, whose name tells load_onnx() that none flow through it; other runtimes take it away.
+// ONNX has no gradients: writes an Identity, whose name tells load_onnx() that no gradient flows through it; other runtimes remove it.
 #include "tapir/ops/onnx_form.h"
 
 namespace tapir {

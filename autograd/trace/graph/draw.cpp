@@ -1,5 +1,5 @@
-// A graph as a drawing: a box for each run of a module's nodes, with the parameters and constants that they use; inputs, outputs,
-// updates and guards are boxes of their own, and each graph that is an attribute a panel of its own.
+// Draws a graph: a box for each run of a module's nodes, with the parameters and constants that they use. Inputs, outputs,
+// updates and guards have boxes of their own, and each graph that is an attribute has a panel.
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -17,7 +17,7 @@ namespace {
 
 using namespace drawing;
 
-constexpr std::size_t kRowsShown = 16;  // of a box
+constexpr std::size_t kRowsShown = 16;  // per box
 constexpr const char *kInput = "#d8f0d8", *kOutput = "#fff0b8", *kUpdate = "#ffdcc4", *kGuard = "#f3d4e8";
 
 std::string shape_of(const Graph::Value& value) { return to_string(Attribute(value.shape)); }
@@ -71,7 +71,7 @@ class Drawer {
         return drawing_.boxes.back();
     }
 
-    // What one node needs goes into the box of its module's call, where that is the last one.
+    // Adds a node, with its parameters and constants, to the box of its module's call if that is the last box, else to a new one.
     void add_node(const Graph::Node& node) {
         const bool is_same = node.module && node.module == module_ && node.module_call == call_;
         if (!is_same) {
@@ -122,7 +122,7 @@ class Drawer {
         rows.insert(rows.end(), held.begin(), held.end());
     }
 
-    // What a value is there for at the end: several of one kind and from one box are rows of one.
+    // Adds a final use of a value. Several of one kind and from one box are rows of one box.
     void add_end(const char* title, const char* fill, const Graph::Value& value, const std::string& text) {
         const auto from = box_of_.find(&value);
         const std::size_t source = from == box_of_.end() ? drawing_.boxes.size() : from->second;

@@ -27,7 +27,7 @@ Graph::Node* Graph::insert(Node* before, TextViewArg op, const std::vector<Value
         if (before) check_comes_before(input, before, "Graph::insert", loc);
     }
     std::vector<ValueType> made = detail::infer_results(all, inputs, loc);
-    // Sizes that no formula gives have names of their own.
+    // Sizes without a formula get names of their own.
     const auto is_taken = [&](const std::string& name) {
         const auto has_it = [&](const SymInt& size) {
             const std::vector<std::string> names = size.dims();
@@ -77,7 +77,7 @@ void Graph::set_attribute(Node* node, TextViewArg name, const Attribute& value, 
     edit_attributes(node) = std::move(attributes);
 }
 
-// Whether its results would be of the same shapes and dtypes. They may be of another dtype than the op gives: what was traced under autocast is.
+// Checks that the results would keep their shapes and dtypes. A node's dtype may differ from the op's: under autocast it does.
 void Graph::check_keeps_results(const Node* node, const Attributes& attributes, const std::vector<Value*>& inputs, const char* what, const Loc& loc) {
     const std::vector<ValueType> was = detail::infer_results(node->attributes_, node->inputs, loc);
     std::vector<ValueType> made = detail::infer_results(attributes, inputs, loc);
@@ -85,7 +85,7 @@ void Graph::check_keeps_results(const Node* node, const Attributes& attributes, 
         const Value& now = *node->results[k];
         const bool is_made = k < made.size() && made[k].shape.size() == now.shape.size();
         for (std::size_t d = 0; is_made && d < now.shape.size(); ++d) {
-            // What no formula gives may be what it is; a formula that the tracer has found may be written in another way than the rule's.
+            // An unknown size may be the size that it is; the tracer's formula may be written in another way than the rule's.
             const bool is_as_before = k < was.size() && d < was[k].shape.size() && made[k].shape[d] == was[k].shape[d];
             if (is_as_before || made[k].shape[d] == types::unknown()) made[k].shape[d] = now.shape[d];
         }
@@ -112,7 +112,7 @@ Graph Graph::extract(const std::vector<Value*>& from, const std::vector<Value*>&
         mine->number = value->number;
         of[value] = mine;
     }
-    // Guards that look at what these values make hold in the part, too; of others it knows nothing.
+    // The part keeps guards on values that it has; it knows nothing of others.
     std::unordered_set<const Value*> made(from.begin(), from.end());
     for (const auto* list : {&parameters_, &constants_}) made.insert(list->begin(), list->end());
     for (const auto& node : nodes_) {

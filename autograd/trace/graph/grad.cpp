@@ -1,4 +1,4 @@
-// The gradient of a graph is traced: the graph runs on a tape, op by op, and what backward does is written down with it.
+// Traces the gradient of a graph: the graph runs on a tape, op by op, and the tracer writes down what backward does.
 #include "tapir/autograd/trace/graph/grad.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ std::size_t index_of(const Names& names, const std::string& name) {
 }
 bool has(const Names& names, const std::string& name) { return index_of(names, name) < names.size(); }
 
-// "grad_x", or "grad_x_2" where that is taken.
+// "grad_x", or "grad_x_2" if that is taken.
 std::string fresh(const Names& taken, const std::string& name) {
     std::string own = name;
     for (int n = 2; has(taken, own); ++n) own = fmt::format("{}_{}", name, n);
@@ -46,7 +46,7 @@ class Gradient {
         for (const Graph::Value* value : graph.parameters()) parameter_names_.push_back(value->name);
         check();
         keep_parameters();
-        guards_ = copy_.take_guards();  // made-up numbers are others than the program saw
+        guards_ = copy_.take_guards();  // made-up numbers differ from those that the program saw
         for (const Graph::Guard& guard : guards_) {
             guard_names_.push_back(fresh(output_names_, "guard"));
             output_names_.push_back(guard_names_.back());
@@ -60,7 +60,7 @@ class Gradient {
         copy_.remove_updates();
     }
 
-    // integer: what whole numbers among the inputs are.
+    // integer: the value of whole numbers among the inputs.
     Graph traced(std::int64_t integer) const {
         const detail::TurnBound turns(examples_.size() < graph_.inputs().size() ? detail::kMadeUpTurns : INT64_MAX);
         try {
@@ -125,7 +125,7 @@ class Gradient {
         }
     }
 
-    // What the graph writes to stays as it is: a copy is written to.
+    // Makes the graph write to copies, so that its parameters stay as they are.
     void keep_parameters() {
         const detail::PauseRecording pause;
         for (const Graph::Update& update : copy_.updates()) {
@@ -155,7 +155,7 @@ class Gradient {
             if (!given[i].defined()) {
                 const detail::PauseRecording pause;
                 given[i] = detail::kind_numbers(shape, input.dtype, input.device, integer, loc_);
-                // To be told apart.
+                // Makes the elements distinct.
                 if (is_data_sized && is_floating(input.dtype)) given[i].copy_(cos(arange(given[i].numel(), input.dtype)).reshape(shape));
             }
             list.push_back({input.name, given[i], dims});

@@ -1,4 +1,4 @@
-// What a graph is made of, and how it is edited.
+// The parts of a graph, and editing.
 #include "tapir/autograd/trace/graph/graph.h"
 
 #include <algorithm>
@@ -67,7 +67,7 @@ Graph::Graph(const Graph& other) : next_(other.next_) {
     for (const Update& update : other.updates_) updates_.push_back({of.at(update.target), of.at(update.value)});
 }
 
-// As listings call it, mostly.
+// The name that listings use, mostly.
 static std::string called(const Graph::Value* value) { return value->name.empty() ? fmt::format("%{}", value->number) : value->name; }
 
 // --- Looking -------------------------------------------------------------------------------------------------------------------
@@ -263,10 +263,10 @@ std::vector<Graph::Guard> Graph::take_guards() {
 }
 
 namespace {
-constexpr std::uint64_t kOrderStep = std::uint64_t{1} << 20;  // between neighbours: others fit in between
+constexpr std::uint64_t kOrderStep = std::uint64_t{1} << 20;  // between neighbours, so that others fit in between
 }
 
-// The last node goes to another place.
+// Moves the last node to another place.
 void Graph::move_last_to(std::size_t at) {
     std::rotate(nodes_.begin() + static_cast<std::ptrdiff_t>(at), nodes_.end() - 1, nodes_.end());
     if (at + 1 == nodes_.size()) return;
@@ -338,7 +338,7 @@ void Graph::check_is_here(const Value* value, const char* what, const Loc& loc) 
     }
 }
 
-// Both are of this graph.
+// Both must belong to this graph.
 void Graph::check_comes_before(const Value* value, const Node* node, const char* what, const Loc& loc) const {
     if (!value->maker || value->maker->order < node->order) return;
     fail<ValueError>(loc, "{}: {} is made after the {} that would use it", what, called(value), node->op());
@@ -366,7 +366,7 @@ void Graph::replace(Value* old, Value* other, Loc loc) {
     changed();
     std::vector<Use> kept;
     for (const Use& use : old->uses) {
-        if (use.node == other->maker) {  // a function of the old value takes its place
+        if (use.node == other->maker) {  // a function of the old value that replaces it
             kept.push_back(use);
             continue;
         }
@@ -385,7 +385,7 @@ void Graph::replace(Value* old, Value* other, Loc loc) {
     }
 }
 
-// Depth first, so that nodes stay in order where they can. Those that draw random numbers always do: each waits for the one before.
+// Sorts depth first, so that nodes keep their order where they can. Random ops always do: each waits for the one before.
 void Graph::sort_nodes() {
     std::unordered_map<const Node*, const Node*> draws_before;
     const Node* last = nullptr;
@@ -398,7 +398,7 @@ void Graph::sort_nodes() {
     for (std::size_t i = 0; i < nodes_.size(); ++i) number[nodes_[i].get()] = i;
     std::vector<std::unique_ptr<Node>> sorted;
     std::vector<bool> is_begun(nodes_.size(), false);
-    std::vector<std::pair<std::size_t, std::size_t>> path;  // a node, and how many of its inputs were looked at
+    std::vector<std::pair<std::size_t, std::size_t>> path;  // a node, and the number of its inputs that were visited
     for (std::size_t first = 0; first < nodes_.size(); ++first) {
         if (is_begun[first]) continue;
         path.emplace_back(first, 0);

@@ -21,7 +21,7 @@ constexpr const char* kGraphKey = "tapir_graph";
 constexpr const char* kTrainedKey = "tapir_graph_requires_grad";  // numbers of parameters: "0 2"
 constexpr int kVersion = 1;
 
-// Which of `count` are among "0 2"; empty, where count is not 0, for what is no such text.
+// Parses "0 2" to a bitmap of `count` entries. Empty, if count is not 0, for other text.
 std::vector<bool> numbers_in(const std::string& text, std::size_t count) {
     std::vector<bool> has(count, false);
     for (const char *at = text.data(), *end = at + text.size(); at != end;) {
@@ -38,8 +38,8 @@ std::vector<bool> numbers_in(const std::string& text, std::size_t count) {
     return has;
 }
 
-// The tensors of a graph by the names that its text has for them. Those of the graphs in its attributes, of branches and bodies, have
-// a number before them, "{0} %3": the how-manieth graph of the text it is, and so on in these.
+// Collects the tensors of a graph by their names in its text. Tensors of graphs in its attributes, branches and bodies, have
+// a prefix, "{0} %3": the index of their graph in the text, nested likewise.
 void add_tensors(const Graph& graph, const std::string& prefix, NamedTensors& tensors) {
     const detail::ValueNames name_of(graph);
     for (const auto* list : {&graph.parameters(), &graph.constants()}) {
@@ -64,7 +64,7 @@ void save_graph(const TextArg& path, const Graph& graph, Loc loc) {
     add_tensors(graph, "", tensors);
     for (std::size_t i = 0; i < graph.guards().size(); ++i) tensors.push_back({fmt::format("guard {}", i), graph.guards()[i].expected});
     FileMetadata metadata = {{kVersionKey, fmt::format("{}", kVersion)}, {kGraphKey, graph.str()}};
-    if (!detail::is_runtime) {  // which has no gradients, and leaves others to decide
+    if (!detail::is_runtime) {  // the runtime has no gradients, and leaves others to decide
         std::string trained;
         for (std::size_t i = 0; i < graph.parameters().size(); ++i) {
             if (graph.parameters()[i]->data.requires_grad()) trained += fmt::format("{}{}", trained.empty() ? "" : " ", i);

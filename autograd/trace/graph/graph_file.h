@@ -11,9 +11,9 @@ namespace tapir {
 /// Writes a new file beside `path` and renames it: at any moment `path` is the old file or the whole new one. Throws FileError.
 void save_graph(const TextArg& path, const Graph& graph, Loc loc = Loc::current());
 
-/// What save_graph() has written. Parameters require gradients where those that were saved did (in files of Tapir before this was
-/// written there, where they are floating), so that they can be trained on. Throws FileError
-/// for a file that cannot be read, is none of a graph, or is of a later version, with what is wrong with it.
+/// Reads the output of save_graph(). Parameters require gradients if the saved ones did (in older files, which do not say so: if they
+/// are floating), so that training can continue. Throws FileError
+/// for a file that cannot be read, holds no graph, or is of a later version, with the reason.
 Graph load_graph(const TextArg& path, Loc loc = Loc::current());
 
 }  // namespace tapir

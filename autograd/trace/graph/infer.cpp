@@ -1,4 +1,4 @@
-// Finding out what an op gives by calling it.
+// Infers the results of an op by calling it.
 #include "tapir/autograd/trace/graph/infer_impl.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ Tensor made_for(const Graph::Value& value, const DimSizes& sizes, bool is_kind, 
     return zeros.fill_(0);
 }
 
-// Of operands like these.
+// Tries the op on operands like these.
 std::vector<ValueType> try_on(const Attributes& attributes, const std::vector<Graph::Value*>& inputs, const DimSizes& sizes, bool is_kind,
                               const Loc& loc) {
     const detail::TurnBound turns(detail::kMadeUpTurns);
@@ -95,7 +95,7 @@ std::vector<ValueType> detail::tried_results(const Attributes& attributes, const
 std::vector<ValueType> detail::infer_results(const Attributes& attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc) {
     std::vector<ValueType> operands;
     for (const Graph::Value* input : inputs) operands.push_back({input->dtype, input->device, input->shape});
-    std::vector<ValueType> tried = tried_results(attributes, inputs, loc);  // dtypes and numbers that the rule does not look at
+    std::vector<ValueType> tried = tried_results(attributes, inputs, loc);  // checks dtypes and numbers, which the rule ignores
     ResultTypes stated = result_types(attributes, operands, loc);
     return stated.empty() ? tried : std::move(stated);
 }

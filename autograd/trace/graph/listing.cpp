@@ -10,7 +10,7 @@
 namespace tapir {
 namespace {
 
-// The elements of a small constant, "[1.0, 2.0]", or of a number, "1.0", with their dtype where the text does not tell it.
+// The elements of a small constant, "[1.0, 2.0]", or of a number, "1.0", with their dtype if the text does not tell it.
 std::string elements(const Tensor& data) {
     const Tensor x = data.to(cpu).contiguous();
     const auto element = [&](std::int64_t i) {
@@ -31,7 +31,7 @@ bool is_number(const Graph::Value& value) {
     return value.kind == Graph::Kind::constant && value.name.empty() && value.shape.empty() && value.device == cpu;
 }
 
-// "model.cpp:12", with quotes around a name of a file that needs them.
+// "model.cpp:12", with quotes around a file name that needs them.
 std::string place(const Loc& loc) {
     const std::string text = detail::file_and_line(loc);
     const std::size_t colon = text.rfind(':');
@@ -50,7 +50,7 @@ std::string Graph::str() const {
     const auto reference = [&](const Value& value) { return is_number(value) ? elements(value.data) : names(value); };
     const auto listed = [&](const char* what, const std::vector<Value*>& values) {
         for (const Value* value : values) {
-            if (is_number(*value)) continue;  // stands where it is used
+            if (is_number(*value)) continue;  // is written where it is used
             text += fmt::format("{} {}: {}", what, reference(*value), type_of(*value));
             if (value->kind == Kind::constant && value->data.numel() <= 16) text += " = " + elements(value->data);
             text += "\n";

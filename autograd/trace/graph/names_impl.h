@@ -15,7 +15,7 @@ namespace tapir::detail {
 /// "relu at net.cpp:12".
 std::string at_line(const Graph::Node& node);
 
-/// What a value is called: by its name, where no value before it has that, else by its number, "%7".
+/// The text for a value: its name, unless a value before it has the same, else its number, "%7".
 class ValueNames {
  public:
     explicit ValueNames(const Graph& graph);
@@ -23,7 +23,7 @@ class ValueNames {
     bool is_named(const Graph::Value& value) const;
 
  private:
-    std::vector<const Graph::Value*> unnamed_;  // sorted; they have names that others have, too
+    std::vector<const Graph::Value*> unnamed_;  // sorted; other values have their names, too
 };
 
 }  // namespace tapir::detail

@@ -1,4 +1,4 @@
-// NodeScope: a node runs as if the program that was traced called its op.
+// NodeScope: lets a node run as if the traced program called its op.
 #pragma once
 
 #include "tapir/autograd/trace/graph/graph.h"
@@ -7,10 +7,10 @@
 
 namespace tapir::detail {
 
-/// While it lives, errors and records of this thread speak of the program that was traced: its line, its module, the op that it called.
+/// While it lives, errors and records of this thread refer to the traced program: its line, its module, the op that it called.
 class [[nodiscard]] NodeScope {
  public:
-    /// `loc` is said of a node whose line is not known.
+    /// `loc` is used for a node whose line is not known.
     NodeScope(const Graph::Origin& origin, const Loc& loc) noexcept : caller_(origin.loc.line() ? origin.loc : loc), called_(origin.called) {
         thread.module = origin.module;
         thread.module_call = origin.module_call;

@@ -1,7 +1,7 @@
-// Reading the text of a graph.
+// Parses the text of a graph.
 //
-// It may come from anywhere: whatever it says, the result is a graph that is whole, or an error. Work and memory grow with the length of the
-// text, and nothing is allocated for sizes that only stand there (but by parse() for data that it is not given).
+// The text may come from anywhere: the result is a consistent graph, or an error. Work and memory grow with the length of the
+// text; sizes in the text alone allocate nothing (except the data that parse() is not given).
 #include <charconv>
 #include <cmath>
 #include <map>
@@ -47,7 +47,7 @@ class Line {
     void expect(std::string_view what) {
         if (!take(what)) refuse(fmt::format("{} is missing", what));
     }
-    // Up to one of these characters, outside of parentheses, brackets and quotes.
+    // Text up to one of these characters, outside of parentheses, brackets and quotes.
     std::string_view until(std::string_view ends) {
         skip();
         const std::size_t begin = at_;
@@ -125,7 +125,7 @@ struct Type {
     Device device;
 };
 
-// No tensor has it; passes multiply and add up sizes.
+// No tensor is larger; passes multiply and add sizes.
 void check_sizes(const Type& type, const Line& line) {
     constexpr std::int64_t kMostBytes = std::int64_t{1} << 56;
     if (type.shape.size() > kMaxRank) line.refuse(fmt::format("a tensor has at most {} dimensions, got {}", kMaxRank, type.shape.size()));
@@ -149,7 +149,7 @@ Type type_of(Line& line, std::string_view ends) {
     return type;
 }
 
-// One element, "1.5", "true" or "7:uint8", of this dtype where it says none.
+// One element, "1.5", "true" or "7:uint8"; `dtype` if it states none.
 void put_number(std::string_view text, DType dtype, void* to, const Line& line) {
     double real = 0;
     std::int64_t whole = 0;
@@ -164,7 +164,7 @@ void put_number(std::string_view text, DType dtype, void* to, const Line& line) 
     detail::store(dtype, to, is_bool ? Scalar(text == "true") : is_whole ? Scalar(whole) : Scalar(real));
 }
 
-// A constant that stands where it is used; undefined where it looks like none.
+// A constant that is written where it is used; undefined if the text is none.
 Tensor number_of(std::string_view text, const Line& line) {
     const std::size_t colon = text.find(':');
     const std::string_view digits = text.substr(0, colon);
@@ -186,14 +186,14 @@ bool is_scalar(const Attributes& attributes, std::string_view name) {
     return is_it;
 }
 
-// The lines of a text, one by one. A graph within a line, "{", its own lines, "}", becomes "{0}", its number among `parts`.
+// Reads a text line by line. A graph within a line, "{", its own lines, "}", becomes "{0}", its index in `parts`.
 class Lines {
  public:
     Lines(std::string_view text, const Loc& loc) : text_(text), loc_(loc) {}
 
     std::vector<std::string> parts;
 
-    /// false: there are no more.
+    /// Returns false at the end.
     bool next(std::string& line) {
         if (at_ >= text_.size()) return false;
         line.clear();
@@ -218,7 +218,7 @@ class Lines {
         line.append(now);
         return true;
     }
-    int number = 0;  // of the last one
+    int number = 0;  // of the last line
 
  private:
     static bool opens(std::string_view line) {
@@ -289,12 +289,12 @@ class detail::GraphReader {
                 throw;
             } catch (const DeviceError&) {
                 throw;
-            } catch (const Error& error) {  // of a formula, or of an attribute: they know no line
+            } catch (const Error& error) {  // from a formula, or an attribute, which do not know the line
                 if (std::string_view(error.what()).find("Graph::parse: line ") != std::string_view::npos) throw;
                 line.refuse(io::text_of(error));
             }
         }
-        // Values without a number in the text get the ones that are left.
+        // Values without a number in the text get unused ones.
         int next = 0;
         for (const Value* value : numbered_) next = std::max(next, value->number + 1);
         for (const auto& value : graph_.values_) {
@@ -416,7 +416,7 @@ class detail::GraphReader {
         graph_.updates_.push_back({target, value});
     }
 
-    // A guard's one element; what has more is data.
+    // A guard's one element; larger guards are in the data.
     static Tensor element_of(std::string_view text, const Value& like, const Line& line) {
         const bool is_one = std::all_of(like.shape.begin(), like.shape.end(), [](const SymInt& size) { return size == SymInt(1); });
         const std::string_view digits = text.substr(0, text.find(':'));
@@ -468,7 +468,7 @@ class detail::GraphReader {
         if (!wrong.empty()) line.refuse(wrong);
     }
 
-    // Operands and attributes, "(x, %2, dim=0)". Gives the operands.
+    // Reads operands and attributes, "(x, %2, dim=0)". Returns the operands.
     std::vector<Value*> read_call(Attributes& attributes, Line& line) {
         std::vector<Value*> inputs;
         std::set<std::string_view> set;
@@ -488,7 +488,7 @@ class detail::GraphReader {
     Attribute attribute_of(const Attributes& attributes, std::string_view name, std::string_view value, Line& line) {
         const Attribute now = attributes.get(name, loc_);
         double real = 0;
-        if (is_scalar(attributes, name)) {  // of any kind
+        if (is_scalar(attributes, name)) {  // of any kind of number
             if (value == "true" || value == "false") return value == "true";
             if (value.find_first_of(".enfa") != std::string_view::npos && is_real(value, real)) return real;
             return SymInt::parse(value, loc_);
@@ -504,7 +504,7 @@ class detail::GraphReader {
         line.refuse(fmt::format("{} is no value of {}", value, name));
     }
 
-    // A branch or a body, "{0}": its text was put aside.
+    // A branch or a body, "{0}", whose text was put aside.
     std::shared_ptr<const Graph> part_of(std::string_view name, const Line& line) {
         if (name == "{}") return nullptr;
         std::size_t part = 0;

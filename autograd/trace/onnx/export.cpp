@@ -1,4 +1,4 @@
-// Writing graphs as ONNX models.
+// Writes graphs as ONNX models.
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -26,16 +26,16 @@ namespace {
 using std::int64_t;
 
 constexpr int kLeastOpset = 17, kLastOpset = 28;
-constexpr int64_t kLeastExternal = 1024;  // bytes: smaller ones stay in the model
-constexpr int64_t kMostNodes = 1 << 20;   // of the graph and those within it
-constexpr int64_t kAlignment = 4096;      // of tensors in the file beside, so that it can be mapped
+constexpr int64_t kLeastExternal = 1024;  // bytes: smaller tensors stay in the model
+constexpr int64_t kMostNodes = 1 << 20;   // in the graph and those within it
+constexpr int64_t kAlignment = 4096;      // alignment of tensors in the external file, so that it can be mapped
 
-// The version of the format that came with these operators.
+// The version of the format that introduced these operators.
 int ir_version(int opset) {
     return opset <= 18 ? 8 : opset <= 20 ? 9 : opset <= 22 ? 10 : opset <= 23 ? 11 : opset <= 24 ? 12 : opset <= 27 ? 13 : 14;
 }
 
-/// A file beside the model, of the bytes of large tensors.
+/// A file beside the model that holds the bytes of large tensors.
 class External {
  public:
     External(const std::string& path, const Loc& loc)
@@ -104,7 +104,7 @@ class Writer final : public OnnxBuilder {
  public:
     Writer(const Graph& graph, const OnnxOptions& options, External* external) : graph_(graph), options_(options), external_(external) {}
 
-    /// Gives what could not be written, a line each.
+    /// Returns messages about all that could not be written, a line each.
     std::vector<std::string> write_model(onnx::ModelProto& model) {
         model.set_ir_version(ir_version(options_.opset));
         model.set_producer_name(detail::kOnnxProducer);
@@ -238,7 +238,7 @@ class Writer final : public OnnxBuilder {
         for (const auto& node : current_->node()) own.insert(node.output().begin(), node.output().end());
         for (const OnnxValue& output : outputs) {
             OnnxValue value = output;
-            if (!own.erase(value.name())) value = add("Identity", {value}, {}, {value.dtype()})[0];  // what is made elsewhere, or given twice
+            if (!own.erase(value.name())) value = add("Identity", {value}, {}, {value.dtype()})[0];  // made elsewhere, or an output twice
             put_part_type(*current_->add_output(), value.name(), value.dtype());                     // onnxruntime needs them where a Scan is around
         }
         current_->set_name(fmt::format("graph_{}", graph_count_));
@@ -264,7 +264,7 @@ class Writer final : public OnnxBuilder {
     }
 
  private:
-    // The shape of a value, and whether it is that with all data.
+    // The shape of a value; is_sure: it is the same for all data.
     struct Known {
         std::vector<SymInt> shape;
         bool is_sure;
@@ -274,7 +274,7 @@ class Writer final : public OnnxBuilder {
         return known == shapes_.end() || known->second.is_sure;
     }
 
-    // Of an input or output of a subgraph. Sizes that are none of the model's have no names there: as many as data says.
+    // The type of a subgraph's input or output. Sizes that the model does not have depend on data; they get no names.
     void put_part_type(onnx::ValueInfoProto& info, const std::string& name, DType dtype) const {
         const auto found = shapes_.find(name);
         if (found == shapes_.end()) return put_type(info, name, dtype, nullptr);
@@ -292,12 +292,12 @@ class Writer final : public OnnxBuilder {
         current_ = stack_.back();
         stack_.pop_back();
         sizes_.pop_back();
-        std::erase_if(dims_, [&](const auto& known) { return known.second.depth > sizes_.size(); });  // of the subgraph
+        std::erase_if(dims_, [&](const auto& known) { return known.second.depth > sizes_.size(); });  // those of the subgraph
     }
 
     OnnxValue ints(const std::vector<int64_t>& numbers) { return constant(tensor(numbers)); }
 
-    // A name that nothing has yet.
+    // A name that is not taken.
     std::string fresh(const std::string& wish) {
         if (taken_.insert(wish).second) return wish;
         for (;;) {
@@ -315,7 +315,7 @@ class Writer final : public OnnxBuilder {
     void bind(const Graph::Value* value, const OnnxValue& to) {
         values_[value] = to;
         if (!to.is_number()) shapes_.try_emplace(to.name(), Known{value->shape, unsure_.count(value) == 0});
-        for (std::size_t d = 0; d < value->shape.size(); ++d) {  // a place where the size of a dimension can be read
+        for (std::size_t d = 0; d < value->shape.size(); ++d) {  // finds a place where the size of a dimension can be read
             const std::optional<SymInt::OfOneDim> one = value->shape[d].of_one_dim();
             if (to.is_number() || !one) continue;
             dims_.try_emplace(one->dim, DimPlace{to, static_cast<int>(d), sizes_.size(), *one});
@@ -413,7 +413,7 @@ class Writer final : public OnnxBuilder {
     }
 
     void write_node(const Graph::Node& node) {
-        if (++written_ > kMostNodes) throw TooLarge();  // the condition of a loop is written twice, and may have a loop itself
+        if (++written_ > kMostNodes) throw TooLarge();  // the condition of a loop is written twice, and may contain a loop itself
         const std::string outer = std::exchange(doc_, where(node));
         const std::size_t depth = stack_.size();
         is_data_dependent_ = std::any_of(node.inputs.begin(), node.inputs.end(), [&](const Graph::Value* v) { return unsure_.count(v) > 0; });
@@ -448,13 +448,13 @@ class Writer final : public OnnxBuilder {
             throw;
         } catch (const OutOfMemory&) {
             throw;
-        } catch (const Error& error) {  // of sizes that do not fit, say: a text may say anything
+        } catch (const Error& error) {  // sizes that do not fit, for example: a text may state anything
             refuse(node, io::text_of(error), depth);
         }
         doc_ = outer;
     }
 
-    // depth: how many subgraphs were open before.
+    // depth: the number of subgraphs that were open before.
     void refuse(const Graph::Node& node, const std::string& why, std::size_t depth) {
         while (stack_.size() > depth) close_graph();
         refused_.push_back(fmt::format("{} ({}){}{}", node.op(), where(node), why.empty() ? "" : ": ", why));
@@ -465,7 +465,7 @@ class Writer final : public OnnxBuilder {
         OnnxValue made = lowered(value);
         if (produced.erase(made.name())) {
             renamed_.emplace(made.name(), name);
-        } else {  // an input, a parameter, or what is an output already
+        } else {  // an input, a parameter, or a value that is an output already
             auto* node = main_->add_node();
             node->set_op_type("Identity");
             node->set_name(fmt::format("Identity_{}", node_count_++));
@@ -484,7 +484,7 @@ class Writer final : public OnnxBuilder {
         }
     }
 
-    // Nodes and constants that lead to no output: results of ops that nobody reads.
+    // Removes nodes and constants that lead to no output: results of ops that nobody reads.
     void remove_unused() {
         std::unordered_set<std::string> used;
         for (const auto& output : main_->output()) used.insert(output.name());
@@ -524,7 +524,7 @@ class Writer final : public OnnxBuilder {
         }
     }
 
-    // The shapes of the values of the main graph: for who looks at the model.
+    // Adds the shapes of the main graph's values, for readers of the model.
     void put_value_infos() {
         std::unordered_set<std::string> known;
         for (const auto& input : main_->input()) known.insert(input.name());
@@ -561,16 +561,16 @@ class Writer final : public OnnxBuilder {
     struct DimPlace {
         OnnxValue value;
         int axis;
-        std::size_t depth;  // of open graphs
+        std::size_t depth;  // the number of open graphs
         SymInt::OfOneDim as;
     };
     std::unordered_map<std::string, DimPlace> dims_;
-    std::vector<std::unordered_map<std::string, OnnxValue>> sizes_{1};  // of each open graph
+    std::vector<std::unordered_map<std::string, OnnxValue>> sizes_{1};  // for each open graph
     std::unordered_map<std::string, std::string> constants_;            // by their bytes
     std::unordered_set<std::string> taken_, initializer_names_, parameters_;
-    std::unordered_set<std::string> given_;  // by inputs, parameters, outputs, and constants that are written already
+    std::unordered_set<std::string> given_;  // names of inputs, parameters, outputs, and constants that are written already
     std::unordered_map<std::string, std::string> renamed_;
-    std::unordered_set<const Graph::Value*> unsure_;  // whose shapes depend on data
+    std::unordered_set<const Graph::Value*> unsure_;  // values whose shapes depend on data
     std::unordered_map<std::string, Known> shapes_;   // of values of the model
     std::unordered_set<std::string> named_;           // dimensions of the model's inputs
     bool is_data_dependent_ = false;
@@ -582,7 +582,7 @@ class Writer final : public OnnxBuilder {
 
 }  // namespace
 
-// In a model a name is that of one value.
+// In a model each name stands for one value.
 static void check_names(const Graph& graph, const Loc& loc) {
     std::unordered_map<std::string_view, const char*> known;
     const auto note = [&](const std::string& name, const char* what) {
@@ -626,7 +626,7 @@ void save_onnx(const TextArg& path, const Graph& graph, const OnnxOptions& optio
         refused = Writer(graph, options, external.get()).write_model(model);
     } catch (const TooLarge&) {
         fail<ValueError>(loc, "save_onnx: the graph has more than {} nodes, with those of graphs within it", kMostNodes);
-    } catch (const OnnxRefusal& refusal) {  // of sizes of the graph's own values
+    } catch (const OnnxRefusal& refusal) {  // for sizes of the graph's own values
         fail<ValueError>(loc, "save_onnx: the graph cannot be written as ONNX: {}", refusal.why);
     }
     if (!refused.empty()) {

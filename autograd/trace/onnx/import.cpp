@@ -1,4 +1,4 @@
-// load_onnx: the interpreter, traced on examples of the model's inputs.
+// load_onnx: traces the interpreter on examples of the model's inputs.
 #include <algorithm>
 #include <exception>
 #include <filesystem>
@@ -29,12 +29,12 @@ namespace {
 
 constexpr std::int64_t kOldestIR = 3;
 constexpr std::int64_t kNewestOpset = 28;
-constexpr std::size_t kMostNamed = 4;  // that trace() takes
+constexpr std::size_t kMostNamed = 4;  // the limit of trace()
 
-// Sizes that named dimensions are tried with: small ones, which are quick, and those that many strides leave something of.
+// Sizes to try for named dimensions: small ones, which are quick, and larger ones that remain positive after many strides.
 constexpr std::int64_t kTriedSizes[] = {2, 7, 32, 224};
-constexpr std::int64_t kMostTriedFirst = 7;  // for the first of several dimensions: a batch
-// What the sizes of images may have to be divisible by, where a network halves and doubles them.
+constexpr std::int64_t kMostTriedFirst = 7;  // the limit for the first of several dimensions, which is a batch
+// Divisors that image sizes may need, if a network halves and doubles images.
 constexpr std::int64_t kSteps[] = {8, 32, 64};
 
 std::string joined(const std::vector<std::string>& parts) {
@@ -43,7 +43,7 @@ std::string joined(const std::vector<std::string>& parts) {
     return text;
 }
 
-// Dimensions' names may stand in formulas.
+// Makes a name that may stand in formulas.
 std::string dim_name(const std::string& name) {
     const bool is_word = !name.empty() && !(name[0] >= '0' && name[0] <= '9');
     std::string clean = is_word ? "" : "d";
@@ -51,13 +51,13 @@ std::string dim_name(const std::string& name) {
     return clean;
 }
 
-// "32*height", as save_onnx writes it.
+// Parses "32*height", as save_onnx writes it.
 std::optional<SymInt::OfOneDim> multiple(const std::string& name) {
     if (name.empty() || name[0] < '0' || name[0] > '9') return std::nullopt;
     try {
         const std::optional<SymInt::OfOneDim> one = SymInt::parse(name).of_one_dim();
         return one && one->offset == 0 ? one : std::nullopt;
-    } catch (const ValueError&) {  // it is called so
+    } catch (const ValueError&) {  // it is just a name
         return std::nullopt;
     }
 }
@@ -70,7 +70,7 @@ const Tensor* find(const Graph::Inputs& tensors, const std::string& name) {
 }
 
 struct InputDim {
-    std::string name;  // "": of this size
+    std::string name;  // "": fixed to this size
     std::int64_t size;
     bool has_own_name = true;  // the model names it
     std::int64_t step = 1;     // a number that the size can be divided by
@@ -81,7 +81,7 @@ struct ModelInput {
     int type = 0;
     DType dtype = DType::float32;
     std::vector<InputDim> dims;
-    Tensor example;  // undefined: made of the dims
+    Tensor example;  // undefined: made from the dims
 };
 
 class Loader {
@@ -129,7 +129,7 @@ class Loader {
         return std::any_of(inputs.begin(), inputs.end(), is_it);
     }
 
-    // Running means and variances are no weights.
+    // Running means and variances are not weights.
     void find_buffers() {
         std::unordered_set<std::string> others;
         for (const onnx::NodeProto& node : model_.graph().node()) {
@@ -141,7 +141,7 @@ class Loader {
         for (const std::string& name : others) buffers_.erase(name);
     }
 
-    // Where a weight of one element is no number of the program.
+    // True if a weight of one element at this place is no number of the program.
     static bool is_place_of_weights(const onnx::NodeProto& node, int operand) {
         struct Place {
             const char* op;
@@ -167,9 +167,9 @@ class Loader {
         return node.domain().empty() && std::any_of(std::begin(places), std::end(places), is_it);
     }
 
-    // In the graph, and in its branches and bodies.
+    // Searches the graph, and its branches and bodies.
     void find_weights_of_one() {
-        std::unordered_set<std::string> products;  // what a MatMul gives
+        std::unordered_set<std::string> products;  // the results of MatMuls
         const std::function<void(const google::protobuf::RepeatedPtrField<onnx::NodeProto>&)> visit = [&](const auto& nodes) {
             for (const onnx::NodeProto& node : nodes) {
                 if (node.op_type() == "MatMul" && node.output_size() > 0) products.insert(node.output(0));
@@ -196,7 +196,7 @@ class Loader {
     void load_weights() {
         find_weights_of_one();
         std::unordered_set<std::string> frozen(options_.constants.begin(), options_.constants.end());
-        const bool is_own = model_.producer_name() == kOnnxProducer;  // whose doc strings tell constants from parameters
+        const bool is_own = model_.producer_name() == kOnnxProducer;  // its doc strings tell constants from parameters
         for (const onnx::TensorProto& proto : model_.graph().initializer()) {
             const bool is_constant = is_own && proto.doc_string() == kOnnxConstant, is_buffer = is_own && proto.doc_string() == kOnnxBuffer;
             if (proto.name().empty()) fail<FileError>(loc_, "load_onnx: {}: an initializer has no name", file_);
@@ -251,7 +251,7 @@ class Loader {
             while (const Tensor* example = find(options_.examples, fmt::format("{}_{}", name, slot.inputs.size()))) {
                 ModelInput input = tensor_input(fmt::format("{}_{}", name, slot.inputs.size()), type.sequence_type().elem_type().tensor_type());
                 input.example = *example;
-                for (std::size_t d = 0; d < input.dims.size(); ++d) {  // elements may differ in size, also where it has a name
+                for (std::size_t d = 0; d < input.dims.size(); ++d) {  // elements may differ in size, also along a named dimension
                     fixed_.insert(input.dims[d].name);
                     input.dims[d] = {"", example->size(static_cast<int>(d))};
                 }
@@ -321,11 +321,11 @@ class Loader {
                 continue;
             }
             const auto says_something = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'); };
-            const bool has_own_name = std::any_of(dim.dim_param().begin(), dim.dim_param().end(), says_something);  // some write "?"
+            const bool has_own_name = std::any_of(dim.dim_param().begin(), dim.dim_param().end(), says_something);  // some exporters write "?"
             const std::optional<SymInt::OfOneDim> of = multiple(dim.dim_param());
             std::string named = dim_name(of ? of->dim : has_own_name ? dim.dim_param() : fmt::format("{}_{}", name, d));
             const std::vector<std::string> names = names_of_length({named, dim.dim_param()});
-            if (names.size() > 2) named = dim_name(names[2]);  // the first that LoadOnnxOptions::same has for it
+            if (names.size() > 2) named = dim_name(names[2]);  // the first name that LoadOnnxOptions::same has for it
             std::int64_t size = example ? example->size(d) : -1, step = of ? of->factor : 1;
             bool is_given = false;
             for (const std::string& key : names) {
@@ -346,7 +346,7 @@ class Loader {
         return input;
     }
 
-    // These, and then all that are the same length.
+    // Adds all names of the same length to these.
     std::vector<std::string> names_of_length(std::vector<std::string> names) const {
         for (const std::vector<std::string>& group : options_.same) {
             const auto is_own = [&](const std::string& name) { return name == names[0] || name == names[1]; };
@@ -389,9 +389,9 @@ class Loader {
         interpreter_.set_named_dims(!dims_.empty());
     }
 
-    // The model runs with examples of its inputs. That some sizes do not fit says nothing of others: then dimensions without a name of
-    // their own, which have the same size in all examples, are taken for one, and those that examples say are; then those behind the first are
-    // multiples of some number.
+    // Runs the model with examples of its inputs. If some sizes do not fit, others may: then dimensions without a name of
+    // their own that have the same size in all examples are taken for one, and so are those that examples show to be equal; then dimensions
+    // after the first are made multiples of a number.
     Graph try_sizes() {
         if (std::optional<Graph> graph = try_each_size()) return std::move(*graph);
         const std::vector<ModelInput> plain = inputs_;
@@ -400,7 +400,7 @@ class Loader {
             if (std::optional<Graph> graph = try_each_size()) return std::move(*graph);
             inputs_ = plain;
         }
-        // Not where it has run with two lengths: then no graph could be made of it, which another length does not mend.
+        // Not if it has run with two lengths: then no graph could be made of it, which tying dimensions does not change.
         const bool has_run = std::any_of(plain_errors.begin(), plain_errors.end(), [](const std::exception_ptr& error) { return error != nullptr; });
         for (const auto& [one, other] : equal_examples()) {
             if (has_run) break;
@@ -419,7 +419,7 @@ class Loader {
         explain_failure();
     }
 
-    // The model itself has taken other sizes than the multiples that there is a graph of.
+    // The model itself accepts sizes other than the multiples for which there is a graph.
     [[noreturn]] void explain_multiples(const std::vector<ModelInput>& plain, const std::exception_ptr& error) {
         std::map<std::string, std::int64_t> steps;
         for (std::size_t i = 0; i < plain.size(); ++i) {
@@ -435,7 +435,7 @@ class Loader {
                                                  text));
     }
 
-    // Dimensions with two names that have one size in all examples.
+    // Pairs of dimension names that have the same size in all examples.
     std::vector<std::pair<std::string, std::string>> equal_examples() const {
         std::map<std::string, std::int64_t> sizes;
         for (const ModelInput& input : inputs_) {
@@ -511,15 +511,15 @@ class Loader {
             "LoadOnnxOptions::trial_turns");
     }
 
-    // Whether it is tried with elements that nobody has given.
+    // True if it is tried with made-up elements.
     bool is_made_up() const {
         return inputs_.empty() || std::any_of(inputs_.begin(), inputs_.end(), [](const ModelInput& input) { return !input.example.defined(); });
     }
 
-    // Whether it is tried with sizes that nobody has given: those of examples, too, become a little larger.
+    // True if it is tried with made-up sizes: those of examples, too, become a little larger.
     bool is_bounded() const { return !dims_.empty(); }
 
-    // Whether examples have all sizes, so that there are no others to begin with.
+    // True if examples have all sizes, so that no others need to be tried first.
     bool has_all_sizes() const {
         const auto is_open = [](const InputDim& dim) { return !dim.name.empty() && dim.size < 0; };
         const auto has_open = [&](const ModelInput& input) { return std::any_of(input.dims.begin(), input.dims.end(), is_open); };
@@ -578,7 +578,7 @@ class Loader {
         const MemoryBound bound(is_bounded() ? options_.trial_memory : INT64_MAX);
         DimSizes& sizes = sizes_;
         sizes.clear();
-        for (const ModelInput& input : inputs_) {  // those that examples have
+        for (const ModelInput& input : inputs_) {  // takes the sizes of examples
             for (std::size_t d = 0; input.example.defined() && d < input.dims.size(); ++d) {
                 if (!input.dims[d].name.empty()) sizes.emplace(input.dims[d].name, input.example.size(static_cast<int>(d)));
             }
@@ -609,7 +609,7 @@ class Loader {
 
     std::vector<Tensor> run_model(const std::vector<Tensor>& x) {
         OnnxInterpreter::Scope scope = scope_;
-        for (auto& [name, value] : scope.values) {  // what the last run has made of them is not this run's
+        for (auto& [name, value] : scope.values) {  // drops results of the last run
             if (!value->is_parameter) value = std::make_shared<OnnxValue>(*value);
         }
         for (const Slot& slot : slots_) {
@@ -654,10 +654,10 @@ class Loader {
         return outputs;
     }
 
-    // What an input of the model is made of.
+    // The source of an input of the model.
     struct Slot {
         std::string name;
-        std::vector<std::size_t> inputs;  // of the graph
+        std::vector<std::size_t> inputs;  // indices of the graph's inputs
         bool is_sequence, is_none;
     };
 
@@ -669,15 +669,15 @@ class Loader {
     OnnxInterpreter::Scope scope_;
     TraceOptions traced_;
     std::unordered_set<std::string> buffers_;
-    std::unordered_set<std::string> trained_;  // names that stand where weights do
+    std::unordered_set<std::string> trained_;  // names at places of weights
     std::vector<ModelInput> inputs_;
     std::vector<Slot> slots_;
     std::set<std::string> dims_, all_dims_, fixed_;
     DimSizes sizes_;                               // tried last
-    std::size_t tried_ = 0;                        // which of kTriedSizes
-    std::vector<std::exception_ptr> tape_errors_;  // where the model ran with these, but no graph of it could be made
-    std::exception_ptr best_;                      // of the attempt that came furthest
-    DimSizes furthest_sizes_;                      // with these
+    std::size_t tried_ = 0;                        // index in kTriedSizes
+    std::vector<std::exception_ptr> tape_errors_;  // errors for sizes with which the model ran, but no graph of it could be made
+    std::exception_ptr best_;                      // the error of the attempt that came furthest
+    DimSizes furthest_sizes_;                      // the sizes of that attempt
     std::int64_t furthest_ = -1;
 };
 

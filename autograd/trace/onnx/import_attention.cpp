@@ -31,15 +31,15 @@ Tensor by_heads(Call& c, const Tensor& x, int64_t heads) {
     if (x.dim() != 3 || heads < 1 || x.size(2) % heads != 0) c.reject("{} heads in a shape {}", heads, x.shape());
     return transpose(reshape(x, {x.size(0), x.size(1), heads, x.size(2) / heads}), 1, 2);
 }
-// The other way.
+// The inverse of by_heads().
 Tensor without_heads(const Tensor& x) { return reshape(transpose(x, 1, 2), {x.size(0), x.size(2), x.size(1) * x.size(3)}); }
 
 // --- Attention ----------------------------------------------------------------------------------------------------------------------
 
-// The operands of an Attention, with the cache in front of keys and values.
+// The operands of an Attention, with the cache prepended to keys and values.
 struct Attending {
     Tensor query, key, value;  // (batch, heads, length, size)
-    int64_t past = 0;          // keys that were there before
+    int64_t past = 0;          // the number of keys from the cache
 };
 
 Attending attending(Call& c) {
@@ -62,7 +62,7 @@ Attending attending(Call& c) {
     return a;
 }
 
-// Which keys each query sees, of those that its position allows; undefined: all. A query at i stands at the key i + offset.
+// The keys that each query sees, by its position; undefined: all. A query at i stands at the key i + offset.
 Tensor seen_by_position(Call& c, const Attending& a, const Tensor& filled) {
     const bool causal = c.flag("is_causal", false);
     const int64_t left = c.integer("left_window_size", -1), right = c.integer("right_window_size", -1);
@@ -73,7 +73,7 @@ Tensor seen_by_position(Call& c, const Attending& a, const Tensor& filled) {
     const Tensor key = reshape(arange(keys, int64), {1, keys});
     if (causal || left >= 0 || right >= 0) {
         Tensor at = reshape(arange(queries, int64), {queries, 1});
-        if (filled.defined()) {  // each of the batch has its own
+        if (filled.defined()) {  // one for each entry of the batch
             at = at + reshape(filled.to(int64) - queries, {-1, 1, 1, 1});
         } else if (a.past > 0) {
             at = at + a.past;
@@ -86,7 +86,7 @@ Tensor seen_by_position(Call& c, const Attending& a, const Tensor& filled) {
     return seen;
 }
 
-// What is added to the products, in their dtype; undefined: nothing.
+// The bias that is added to the products, in their dtype; undefined: none.
 Tensor bias_of_mask(Call& c, const Attending& a, DType dtype) {
     const Tensor seen = seen_by_position(c, a, c.maybe(6));
     const auto as_bias = [&](const Tensor& mask) { return where(mask, zeros({}, dtype), full({}, kMinusInfinity, dtype)); };
@@ -94,7 +94,7 @@ Tensor bias_of_mask(Call& c, const Attending& a, DType dtype) {
     Tensor mask = c.x(3);
     const bool is_bool = mask.dtype() == bool_;
     mask = is_bool ? as_bias(mask) : mask.to(dtype);
-    const int64_t more = a.key.size(2) - mask.size(-1);  // keys that a short mask does not have are not seen
+    const int64_t more = a.key.size(2) - mask.size(-1);  // keys that a short mask lacks are not seen
     if (more > 0) mask = pad(mask, {0, more}, kMinusInfinity);
     return seen.defined() ? where(seen, mask, full({}, kMinusInfinity, dtype)) : mask;
 }
@@ -108,7 +108,7 @@ void attention(Call& c) {
     if (scale < 0) c.reject("its scale is {}", scale);
     const DType dtype = a.query.dtype();
     const Tensor key = each_head(a.key), value = each_head(a.value).to(dtype), bias = bias_of_mask(c, a, dtype);
-    // Half of the scale on each side, so that narrow types do not overflow.
+    // Puts half of the scale on each side, so that narrow types do not overflow.
     const double half = std::sqrt(scale);
     const Tensor products = matmul(a.query * half, transpose(key, 2, 3).to(dtype) * half);
     const Tensor capped = cap > 0 ? tanh(products / cap) * cap : products;
@@ -163,7 +163,7 @@ void rotary_embedding(Call& c) {
 
 // --- Caches -------------------------------------------------------------------------------------------------------------------------
 
-// A cache (batch, ..., length, ...) in which an update is written, from an index of each of the batch on.
+// Writes an update into a cache (batch, ..., length, ...), from an index for each entry of the batch on.
 void tensor_scatter(Call& c) {
     const Tensor cache = c.x(0), update = c.x(1);
     const int axis = c.axis("axis", -2, cache.dim());
@@ -197,9 +197,9 @@ void causal_conv_with_state(Call& c) {
 
 // --- Linear attention -----------------------------------------------------------------------------------------------------------------
 
-constexpr int64_t kMostSteps = 4096;  // for each of which the graph has a few ops
+constexpr int64_t kMostSteps = 4096;  // the graph has a few ops for each
 
-// A state (batch, heads, size, value size) that each step decays, corrects and reads.
+// Updates a state (batch, heads, size, value size): each step decays, corrects and reads it.
 void linear_attention(Call& c) {
     const std::string rule = c.text("update_rule", "gated_delta");
     const bool is_gated = rule == "gated" || rule == "gated_delta", is_delta = rule == "delta" || rule == "gated_delta";

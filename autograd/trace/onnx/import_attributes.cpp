@@ -1,4 +1,4 @@
-// Which attributes operators have: what one has not is no misspelling to be passed over, and one of another type is not its default.
+// The attributes of operators: an unknown one must not be ignored as a misspelling, and one of another type must not become the default.
 #include <algorithm>
 #include <iterator>
 
@@ -9,7 +9,7 @@ namespace {
 
 using onnx::AttributeProto;
 
-// From an opset on, by ONNX's schemas: "axis:i keepdims:i", each with the letter of its type.
+// The attributes from an opset on, by ONNX's schemas: "axis:i keepdims:i", each with the letter of its type.
 struct Row {
     std::string_view op;
     int since;
@@ -293,7 +293,7 @@ constexpr Row kRows[] = {
     {"Xor", 7, ""},
 };
 
-// That of this opset; the first where all came later. Null: nothing is known of it, or it never had any.
+// The row for this opset; the first if all came later. Null: the op is unknown, or never had attributes.
 const Row* row_of(std::string_view op, std::int64_t opset) {
     const auto by_op = [](const Row& row, std::string_view name) { return row.op < name; };
     const Row* row = std::lower_bound(std::begin(kRows), std::end(kRows), op, by_op);
@@ -302,7 +302,7 @@ const Row* row_of(std::string_view op, std::int64_t opset) {
     return row;
 }
 
-// Of this name, in a row.
+// The type of an attribute in a row.
 std::optional<AttributeProto::AttributeType> type_in(std::string_view attributes, std::string_view name) {
     for (std::size_t at = 0; at < attributes.size();) {
         const std::size_t colon = attributes.find(':', at);
@@ -325,7 +325,7 @@ std::string names_in(std::string_view attributes) {
     return names;
 }
 
-// Which type its contents are of, where that can be told.
+// The type of its contents, if that can be told.
 AttributeProto::AttributeType held_type(const AttributeProto& attribute) {
     if (attribute.has_f()) return AttributeProto::FLOAT;
     if (attribute.has_i()) return AttributeProto::INT;
@@ -355,7 +355,7 @@ void check_onnx_attributes(const onnx::NodeProto& node, std::int64_t opset, cons
                                                                    : "only these: " + known,
                                opset));
         }
-        // Some models tell no type; one that refers to an attribute of the function around it has no contents.
+        // Some models state no type; an attribute that refers to one of the function around it has no contents.
         for (const auto its : {attribute.type(), held_type(attribute)}) {
             if (its == AttributeProto::UNDEFINED || its == *type) continue;
             reject(fmt::format("its attribute {} is of type {}, not {}", attribute.name(), AttributeProto::AttributeType_Name(its),

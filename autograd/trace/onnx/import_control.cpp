@@ -1,5 +1,5 @@
-// ONNX's control flow. What is decided by values that are known is decided while the model is read: branches are chosen, short loops are
-// written out. The rest becomes cond, while_loop and scan.
+// ONNX's control flow. Decisions by known values are made while the model is read: branches are chosen, short loops are
+// unrolled. The rest becomes cond, while_loop and scan.
 #include <algorithm>
 
 #include "tapir/autograd/trace/control_flow.h"
@@ -20,8 +20,8 @@ namespace {
 using Call = OnnxCall;
 using std::int64_t;
 
-constexpr int64_t kMostTurns = 32;        // of a loop that is written out
-constexpr int64_t kMostCounted = 10'000;  // of a loop whose condition is computed to know how many there are
+constexpr int64_t kMostTurns = 32;        // limit for unrolling a loop
+constexpr int64_t kMostCounted = 10'000;  // turns of a loop whose condition is computed to find their number
 
 OnnxInterpreter::Scope inside(Call& c) {
     OnnxInterpreter::Scope inner;
@@ -31,13 +31,13 @@ OnnxInterpreter::Scope inside(Call& c) {
     return inner;
 }
 
-// The results of a body, as tensors of this trace. types: what ONNX calls their elements.
+// The results of a body, as tensors of this trace. types: their ONNX element types.
 std::vector<Tensor> tensors_of(Call& c, const std::vector<OnnxValuePtr>& values, std::vector<int>& types) {
     std::vector<Tensor> tensors;
     types.clear();
     for (const OnnxValuePtr& value : values) {
         const Tensor x = c.tensor(value);
-        // A result that is an operand as it is: the branch gives one of its own.
+        // If a result is an operand itself, the branch returns a copy.
         tensors.push_back(value->known.defined() && !value->by_size ? x : x.clone());
         types.push_back(value->type);
     }
@@ -67,7 +67,7 @@ void if_op(Call& c) {
     for (std::size_t k = 0; k < results.size(); ++k) c.give(results[k], types[k]);
 }
 
-// Stacked along a new first dimension, or joined.
+// Stacks parts along a new first dimension, or concatenates them.
 OnnxValuePtr joined(Call& c, const std::vector<OnnxValuePtr>& parts, const onnx::ValueInfoProto& info, int axis) {
     if (parts.empty()) {
         const std::optional<DType> dtype = dtype_for_onnx(info.type().tensor_type().elem_type());
@@ -94,7 +94,7 @@ OnnxValuePtr joined(Call& c, const std::vector<OnnxValuePtr>& parts, const onnx:
     return onnx_value(stack(tensors, axis), parts[0]->type);
 }
 
-// Whether a body hands on the condition that it is given, or gives one that always holds, and that at the beginning does.
+// True if a body passes its condition on, or returns one that always holds, and the first condition holds.
 bool always_goes_on(Call& c, const onnx::GraphProto& body) {
     if (!c.is_known(1) || c.integer(1, "condition") == 0) return false;
     std::string name = body.output(0).name();
@@ -121,7 +121,7 @@ struct LoopParts {
     int carried, scanned;
 };
 
-// A body's next turn. Its operands are the turn, a condition that holds, and the state.
+// Runs a body's next turn. Its operands are the turn, a condition that holds, and the state.
 std::vector<OnnxValuePtr> turn_of(Call& c, const LoopParts& loop, OnnxValuePtr turn, const std::vector<OnnxValuePtr>& state,
                                   const std::vector<bool>* only = nullptr) {
     OnnxInterpreter::Scope inner = inside(c);
@@ -139,14 +139,14 @@ OnnxValuePtr number_of(int64_t turn) {
     return onnx_constant(full({}, turn, int64));
 }
 
-// Whether what a body gives first, which is known, says so.
+// True if a body's first result, which is known, is a condition that holds.
 bool goes_on_after(Call& c, const OnnxValuePtr& result) {
     const std::vector<OnnxValuePtr> condition{result};
     return OnnxCall(c.interpreter(), c.node(), condition, c.scope(), false).integer(0, "condition to go on") != 0;
 }
 
-// As many turns as are known, while the condition, if it counts, is known to hold. False where it is not known, or differs with sizes:
-// nothing is given then.
+// Unrolls a known number of turns, while the condition, if it counts, is known to hold. Returns false, without results, if it is not known
+// or differs with sizes.
 bool write_out(Call& c, const LoopParts& loop, int64_t times, bool has_condition) {
     if (has_condition && c.value(1)->by_size) return false;
     bool goes_on = !has_condition || c.integer(1, "condition") != 0;
@@ -156,7 +156,7 @@ bool write_out(Call& c, const LoopParts& loop, int64_t times, bool has_condition
     for (int64_t turn = 0; turn < times && goes_on; ++turn) {
         if (turn == kMostTurns) return false;
         std::vector<OnnxValuePtr> results = turn_of(c, loop, number_of(turn), state);
-        if (has_condition) {  // else the body's counts for nothing
+        if (has_condition) {  // else the body's condition does not count
             if (!results[0]->known.defined() || results[0]->by_size) return false;
             goes_on = goes_on_after(c, results[0]);
         }
@@ -177,13 +177,13 @@ std::vector<OnnxValuePtr> values_of(const std::vector<Tensor>& tensors, std::siz
     return values;
 }
 
-// Throws where the values that decide on the number of turns are inputs' that are not known.
+// Throws if the number of turns depends on values of unknown inputs.
 void require_known(Call& c, const char* why) {
     if (c.has(0)) c.known(0, fmt::format("trip count, {}", why).c_str());
     if (c.has(1)) c.known(1, fmt::format("condition, {}", why).c_str());
 }
 
-// The nodes that a body's condition is computed by, also from what is carried: these of that. Nothing where one has a graph of its own.
+// The nodes that compute a body's condition, also through carried values, and those values. nullopt if one has a graph of its own.
 struct ConditionPart {
     std::vector<bool> nodes, carried;
 };
@@ -210,8 +210,8 @@ std::optional<ConditionPart> condition_part(const LoopParts& loop) {
     return part;
 }
 
-// How many turns, of so many at most, a loop takes whose condition, at the beginning known, depends on counters and sizes alone: as
-// TensorFlow's. Nothing where it depends on more.
+// The number of turns, up to `most`, of a loop whose condition, known at first, depends on counters and sizes alone, like
+// TensorFlow's loops. nullopt if it depends on more.
 std::optional<int64_t> counted_turns(Call& c, const LoopParts& loop, int64_t most) {
     const std::optional<ConditionPart> part = condition_part(loop);
     if (!part) return std::nullopt;
@@ -239,7 +239,7 @@ std::optional<int64_t> counted_turns(Call& c, const LoopParts& loop, int64_t mos
     return turn;
 }
 
-// How many turns a loop takes, where that is known.
+// The number of turns of a loop, if it is known.
 std::optional<int64_t> known_turns(Call& c, const LoopParts& loop, bool has_times, bool has_condition) {
     if ((has_times && !c.is_known(0)) || (has_condition && !c.is_known(1))) return std::nullopt;
     const int64_t most = has_times ? std::max<int64_t>(c.integer(0, "trip count"), 0) : INT64_MAX;
@@ -256,7 +256,7 @@ bool mentions(const onnx::NodeProto& node, const std::string& name) {
     });
 }
 
-// Whether all that a body does with a sequence that it carries is to append to it.
+// True if a body only appends to a sequence that it carries.
 bool only_appends(const onnx::GraphProto& body, int carried) {
     const std::string &before = body.input(carried + 2).name(), &after = body.output(carried + 1).name();
     bool appends = false;
@@ -282,7 +282,7 @@ OnnxValuePtr sequence_of(const Tensor& stacked, int type) {
     return value;
 }
 
-// A known number of turns: a scan along it. is_sequence: of what is carried, the sequences, which begin empty: what turns append is collected.
+// Scans a known number of turns. is_sequence: the carried sequences, which begin empty; the scan collects the elements that turns append.
 void scan_turns(Call& c, const LoopParts& loop, int64_t times, const std::vector<bool>& is_sequence, const std::vector<Tensor>& state,
                 const std::vector<int>& types) {
     std::vector<int> result_types;
@@ -331,7 +331,7 @@ bool draws(const onnx::GraphProto& graph) {
     });
 }
 
-// As long as a condition holds that data decides. What turns give to be collected is computed behind the loop, from what each began with.
+// Loops while a condition on data holds. Results to collect are computed after the loop, from the values at the beginning of each turn.
 void loop_while(Call& c, const LoopParts& loop, std::vector<Tensor> state, const std::vector<int>& types, bool has_times, bool has_condition) {
     const bool collects = loop.scanned > 0;
     if (collects && draws(loop.body)) {
@@ -401,13 +401,13 @@ void loop_op(Call& c) {
     if (turns) return scan_turns(c, loop, *turns, is_sequence, state, types);
     try {
         loop_while(c, loop, std::move(state), types, has_times, has_condition);
-    } catch (const ValueError&) {  // what its turns are decides on shapes, it may be
+    } catch (const ValueError&) {  // perhaps because the number of turns decides on shapes
         if (loop.scanned > 0) require_known(c, "of a loop that collects what its turns give,");
         throw;
     }
 }
 
-// Sequences along dimension 0 from their beginnings, for scan(); what it gives goes back to where ONNX has it.
+// For scan(): sequences along dimension 0, from their beginnings. Moves the results to where ONNX has them.
 void scan_along(Call& c, const onnx::GraphProto& body, int carried, const std::vector<int64_t>& in_axes, const std::vector<int64_t>& out_axes,
                 const std::vector<int64_t>& in_back, const std::vector<int64_t>& out_back) {
     const auto at = [](const std::vector<int64_t>& list, std::size_t i) { return i < list.size() ? list[i] : 0; };
@@ -441,7 +441,7 @@ void scan_along(Call& c, const onnx::GraphProto& body, int carried, const std::v
     }
 }
 
-// In opset 8 there is a dimension of batches in front of all, and an operand of lengths.
+// In opset 8 there is a batch dimension in front, and an operand of lengths.
 void scan_op(Call& c) {
     const onnx::GraphProto& body = c.graph("body");
     const bool is_old = c.opset() < 9;
@@ -461,7 +461,7 @@ void scan_op(Call& c) {
         return static_cast<std::size_t>(i) < list.size() ? list[static_cast<std::size_t>(i)] : 0;
     };
     const int64_t batch = is_old ? c.size(first, 0) : 1;
-    std::vector<std::vector<Tensor>> all_results(static_cast<std::size_t>(outputs));  // of each entry of the batch
+    std::vector<std::vector<Tensor>> all_results(static_cast<std::size_t>(outputs));  // for each entry of the batch
     std::vector<int> types(static_cast<std::size_t>(outputs), 0);
     for (int64_t b = 0; b < batch; ++b) {
         const auto entry = [&](const Tensor& x) { return is_old ? select(x, 0, b) : x; };

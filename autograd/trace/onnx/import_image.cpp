@@ -41,14 +41,14 @@ struct Axis {
     int dim;
     int64_t in, out;
     double scale;
-    bool is_scaled = false;  // by a number of the model, which gives the size; else by the ratio of sizes
+    bool is_scaled = false;  // a number of the model, which determines the size; else the ratio of sizes
     double roi_start = 0, roi_end = 1;
 };
 
-// Of the elements there are.
+// Clamps to existing elements.
 Tensor clamp_place(const Tensor& place, int64_t size) { return minimum(clamp_min(place, 0).to(int64), tensor(Literal(size - 1), int64)); }
 
-// Where in the operand the result's elements are, (out), float64. Sizes that differ with those of named dimensions are numbers of the trace,
+// The places of the result's elements in the operand, (out), float64. Sizes that depend on named dimensions are numbers of the trace,
 // which finds their formulas.
 Tensor positions(Call& c, const Resizing& how, const Axis& axis) {
     const auto number = [](int64_t size) { return tensor(Literal(size), int64).to(float64); };
@@ -72,7 +72,7 @@ Tensor positions(Call& c, const Resizing& how, const Axis& axis) {
 // (out), int64
 Tensor nearest_of(Call& c, const Resizing& how, const Axis& axis, const Tensor& at) {
     const auto rounded = [&] {
-        if (how.nearest == "simple") return axis.scale < 1 ? ceil(at) : floor(at);  // of opset 10, as onnxruntime
+        if (how.nearest == "simple") return axis.scale < 1 ? ceil(at) : floor(at);  // of opset 10, as in onnxruntime
         if (how.nearest == "floor") return floor(at);
         if (how.nearest == "ceil") return ceil(at);
         if (how.nearest == "round_prefer_floor") return ceil(at - 0.5);
@@ -82,9 +82,9 @@ Tensor nearest_of(Call& c, const Resizing& how, const Axis& axis, const Tensor& 
     return clamp_place(rounded(), axis.in);
 }
 
-// What each element of the operand counts for in each of the result, (out, in), float64. Cubic: Keys 1981.
+// The weight of each element of the operand in each element of the result, (out, in), float64. Cubic: Keys 1981.
 Tensor weights_of(const Resizing& how, const Axis& axis, const Tensor& at) {
-    const double a = how.cubic_a, stretch = how.antialias ? std::max(1 / axis.scale, 1.0) : 1;  // how many times as wide the filter is
+    const double a = how.cubic_a, stretch = how.antialias ? std::max(1 / axis.scale, 1.0) : 1;  // widening of the filter
     const bool is_linear = how.mode == "linear";
     const auto reach = static_cast<int64_t>(std::ceil((is_linear ? 1 : 2) * stretch));
     const Tensor whole = floor(at), taps = arange(1 - reach, reach + 1, 1, int64).to(float64);
@@ -106,16 +106,16 @@ Tensor weights_of(const Resizing& how, const Axis& axis, const Tensor& at) {
     return scatter_add(zeros({axis.out, axis.in}, float64), 1, clamp_place(place, axis.in), weight);
 }
 
-// Along one dimension any of these is a product with a matrix, but for those that pick elements.
+// Along one dimension each mode is a product with a matrix, except for those that pick elements.
 Tensor resized(Call& c, const Tensor& x, const Resizing& how, const Axis& axis) {
-    const bool is_picked = how.mode == "nearest";  // an element each
-    constexpr int64_t most = int64_t{1} << 31;     // numbers of such a matrix, or indices
+    const bool is_picked = how.mode == "nearest";  // one element each
+    constexpr int64_t most = int64_t{1} << 31;     // limit on the numbers of such a matrix, or on indices
     if (axis.out > (is_picked ? most : most / axis.in)) throw std::length_error("Resize");
     const bool is_crop = how.coordinates == "tf_crop_and_resize";
     const DType dtype = is_floating(x.dtype()) ? x.dtype() : float64;
-    Tensor choice, outside;  // places, or weights; where nothing of the operand is
+    Tensor choice, outside;  // places, or weights; true where the place is outside of the operand
     {
-        std::optional<OutsideTrace> constant;  // the same in each run
+        std::optional<OutsideTrace> constant;  // equal in each run
         if (!c.interpreter().has_named_dims()) constant.emplace();
         const Tensor at = positions(c, how, axis);
         choice = is_picked ? nearest_of(c, how, axis, at) : weights_of(how, axis, at).to(dtype);
@@ -133,11 +133,11 @@ Tensor resized(Call& c, const Tensor& x, const Resizing& how, const Axis& axis) 
     return where(reshape(outside, along), how.extrapolation, y.to(dtype)).to(x.dtype());
 }
 
-// What PyTorch has too, which holds for any size.
+// PyTorch's name for the mode, if it has it; that holds for any size.
 const char* interpolation_of(const Resizing& how, const std::vector<Axis>& axes, int rank, bool has_named_dims, bool& align_corners) {
     const auto spatial = static_cast<int>(axes.size());
     if (rank != spatial + 2 || axes[0].dim != 2) return nullptr;
-    if (how.coordinates == "pytorch_half_pixel") {  // which takes the first element for a single one
+    if (how.coordinates == "pytorch_half_pixel") {  // takes the first element for a single one
         for (const Axis& axis : axes) {
             if (has_named_dims && axis.is_scaled ? axis.scale < 2 : axis.out < 2) return nullptr;
         }
@@ -152,7 +152,7 @@ const char* interpolation_of(const Resizing& how, const std::vector<Axis>& axes,
 
 void give_resized(Call& c, const Resizing& how, std::vector<Axis> axes, bool by_scales) {
     const Tensor x = c.x(0);
-    // Sizes that are the same here may differ in another run, but for those of batches and channels.
+    // Sizes that are equal here may differ in another run, except those of batches and channels.
     const bool may_differ = !by_scales && c.interpreter().has_named_dims() && x.dim() > 2;
     axes.erase(std::remove_if(axes.begin(), axes.end(),
                               [&](const Axis& axis) {
@@ -196,13 +196,13 @@ std::vector<Axis> by_scales(Call& c, const std::vector<double>& scales, const st
         const int64_t in = c.shape(0).raw(dims[i]);
         const auto scale = static_cast<double>(static_cast<float>(scales[i]));
         if (!(scale > 0)) c.reject("a scale is {}", scale);
-        const float product = static_cast<float>(in) * static_cast<float>(scale);  // as onnxruntime rounds it: 10 by 0.7 are 7
+        const float product = static_cast<float>(in) * static_cast<float>(scale);  // rounded as in onnxruntime: 10 by 0.7 are 7
         axes.push_back({dims[i], in, static_cast<int64_t>(std::floor(product)), scale, /*is_scaled=*/true});
     }
     return axes;
 }
 
-// One scale for all: the smallest, with which none is larger than asked for, or the largest.
+// One scale for all: the smallest, which exceeds no requested size, or the largest.
 void keep_aspect_ratio(Call& c, std::vector<Axis>& axes) {
     const std::string policy = c.text("keep_aspect_ratio_policy", "stretch");
     if (policy == "stretch" || axes.empty()) return;
@@ -259,7 +259,7 @@ void resize(Call& c) {
     give_resized(c, how, axes, scaled);
 }
 
-// Upsample, and Resize before opset 11: by scales, from each element's beginning.
+// Upsample, and Resize before opset 11: by scales, aligned at the beginnings of elements.
 void upsample(Call& c) {
     Resizing how;
     how.mode = c.text("mode", "nearest");
@@ -275,7 +275,7 @@ void upsample(Call& c) {
 
 // --- Sampling -------------------------------------------------------------------------------------------------------------------------
 
-// The 16 pixels around each place, weighed by Keys' cubic with a = -0.75.
+// Samples the 16 pixels around each place, weighted by Keys' cubic with a = -0.75.
 Tensor sample_cubic(const Tensor& x, const Tensor& grid, GridSampleOptions options) {
     const auto height = static_cast<double>(x.size(2)), width = static_cast<double>(x.size(3));
     const bool corners = options.align_corners;
@@ -320,7 +320,7 @@ Tensor sample_volume(Call& c, const Tensor& x, const Tensor& grid, const std::st
         const auto last = static_cast<double>(size - 1);
         const Tensor g = select(grid, -1, 2 - d);
         Tensor at = corners ? (g + 1) * (last / 2) : ((g + 1) * static_cast<double>(size) - 1) / 2;
-        if (padding == "reflection") {  // between the centres of the outermost elements, or their edges
+        if (padding == "reflection") {  // reflects between the centres of the outermost elements, or their edges
             const double low = corners ? 0 : -0.5, span = corners ? last : last + 1;
             const Tensor back = span > 0 ? span - abs(remainder(at - low, 2 * span) - span) + low : at * 0;
             at = back;
@@ -363,7 +363,7 @@ void grid_sample_op(Call& c) {
     c.give(grid_sample(c.x(0), c.x(1), options));
 }
 
-// Averages of samples in the cells of regions.
+// Averages samples in the cells of regions.
 void roi_align(Call& c) {
     const Tensor x = c.x(0), rois = c.x(1);
     if (c.text("mode", "avg") != "avg") c.reject("its mode is \"{}\"; avg is supported", c.text("mode", ""));
@@ -396,8 +396,8 @@ void roi_align(Call& c) {
 
 // --- Boxes ----------------------------------------------------------------------------------------------------------------------------
 
-// All batches and classes at once: boxes by falling scores, each of which, if it is still there, takes away those after it that it
-// covers. A scan along the boxes, so that there may be as many as each run has.
+// Treats all batches and classes at once: boxes by falling scores, each of which, if it is still there, removes later ones that it
+// overlaps. A scan along the boxes, so that each run may have another number of them.
 void non_max_suppression(Call& c) {
     const Tensor boxes = c.x(0), scores = c.x(1);  // (batch, n, 4), (batch, classes, n)
     const int64_t most = c.has(2) ? c.integer(2, "max_output_boxes_per_class") : 0;
@@ -418,7 +418,7 @@ void non_max_suppression(Call& c) {
     y1 = in_order(y1), x1 = in_order(x1), y2 = in_order(y2), x2 = in_order(x2);
     const Tensor area = (y2 - y1) * (x2 - x1), places_of_boxes = arange(n, int64);
     const Tensor all_kept = c.has(4) ? sorted.values > c.real(4, "score_threshold") : ones({batch, classes, n}, bool_);
-    // x: what is kept, (batch, classes, n), then one box of each batch and class, (batch, classes), and its place.
+    // x: the boxes that are kept, (batch, classes, n), then one box of each batch and class, (batch, classes), and its place.
     const auto step = [&](const std::vector<Tensor>& x) {
         const auto one = [](const Tensor& side) { return unsqueeze(side, -1); };
         const auto overlap = [&](const Tensor& low, const Tensor& high, const Tensor& own_low, const Tensor& own_high) {

@@ -1,4 +1,4 @@
-// Reading ONNX: an interpreter that calls Tapir's ops, node by node, while they are traced. An operator is a function of its Call
+// Reads ONNX: an interpreter that calls Tapir's ops, node by node, while they are traced. An operator is a function of its Call
 // and a row of a table, in the file of its subject: import_math.cpp, import_nn.cpp, ...
 #pragma once
 
@@ -25,21 +25,21 @@ namespace tapir::detail {
 struct OnnxValue;
 using OnnxValuePtr = std::shared_ptr<OnnxValue>;
 
-/// What a name stands for while a model is read.
+/// The value of a name while a model is read.
 struct OnnxValue {
-    enum class Kind : std::uint8_t { tensor, sequence, none };  // none: an optional that is empty
+    enum class Kind : std::uint8_t { tensor, sequence, none };  // none: an empty optional
 
     Kind kind = Kind::tensor;
     int type = 0;                        // ONNX's element type; Tapir's dtype may be wider
-    Tensor tensor;                       // that the trace knows; undefined: nobody has asked for it yet, see OnnxCall::x()
-    Tensor known;                        // its elements, where they do not depend on inputs
-    bool is_parameter = false;           // known, but it may be trained
-    bool by_size = false;                // known, but it differs with the sizes of named dimensions
+    Tensor tensor;                       // the traced tensor; undefined: nobody has asked for it yet, see OnnxCall::x()
+    Tensor known;                        // its elements, if they do not depend on inputs
+    bool is_parameter = false;           // known, but trainable
+    bool by_size = false;                // known, but different for other sizes of named dimensions
     bool sized_by_data = false;          // its shape depends on elements
-    std::function<Tensor()> make;        // `tensor`, where known and by_size
-    std::vector<OnnxValuePtr> elements;  // of a sequence
-    Tensor stacked;                      // of a sequence that a scan made instead: its elements, along dimension 0
-    std::set<std::string> inputs;        // of the model that it depends on
+    std::function<Tensor()> make;        // makes `tensor`, if known and by_size
+    std::vector<OnnxValuePtr> elements;  // for a sequence
+    Tensor stacked;                      // for a sequence that a scan made: its elements, stacked along dimension 0
+    std::set<std::string> inputs;        // the model's inputs that it depends on
 
     bool is_constant() const noexcept {
         if (kind == Kind::tensor) return known.defined() && !is_parameter;
@@ -50,28 +50,28 @@ struct OnnxValue {
     }
 };
 
-/// A tensor of the model. folder: where files of weights may be. Throws FileError.
+/// Reads a tensor of the model. folder: where files of weights may be. Throws FileError.
 Tensor tensor_of_onnx(const onnx::TensorProto& proto, const std::string& folder, const std::string& file, const Loc& loc);
-/// Tapir's dtype for an element type of ONNX, wider where it has none as narrow: int8, int16, uint16 and the
-/// integers of 4 and 2 bits are int32, uint32 and uint64 int64, floating types of 8 and 4 bits float32. Nothing for strings and complex numbers.
+/// Tapir's dtype for an element type of ONNX; wider if Tapir has none as narrow: int8, int16, uint16 and the
+/// integers of 4 and 2 bits are int32, uint32 and uint64 int64, floating types of 8 and 4 bits float32. nullopt for strings and complex numbers.
 std::optional<DType> dtype_for_onnx(int type) noexcept;
-/// Whether the dtype is wider than the type.
+/// True if the dtype is wider than the type.
 bool is_widened(int type) noexcept;
-/// The least and the largest integer of a type of up to 16 bits, or of one that a dtype is wider than.
+/// The range of an integer type of up to 16 bits, or of one that a dtype is wider than.
 std::optional<std::pair<std::int64_t, std::int64_t>> range_for_onnx(int type) noexcept;
-/// Element types that the schema at hand may not name yet.
+/// Element types that the installed schema may not name yet.
 namespace onnx_types {
 inline constexpr int kE4m3fn = 17, kE4m3fnuz = 18, kE5m2 = 19, kE5m2fnuz = 20, kUint4 = 21, kInt4 = 22, kE2m1 = 23, kE8m0 = 24, kUint2 = 25,
                      kInt2 = 26;
 }
-/// Bits of a floating type of 8 bits or fewer, which float32 stands for; 0 for others.
+/// The bits of a floating type of 8 bits or fewer, which float32 stands for; 0 for others.
 int small_float_bits(int type) noexcept;
-/// What each code of such a type is.
+/// The value of each code of such a type.
 std::vector<float> small_float_values(int type);
-/// x, of any dtype, as the nearest numbers of such a type, halves to the even one. saturate: what is too large becomes the largest, else
-/// infinite or nan. round_mode, of FLOAT8E8M0: up, down or nearest.
+/// Rounds x, of any dtype, to such a type, ties to even. saturate: values that are too large become the largest, else
+/// infinite or nan. round_mode, for FLOAT8E8M0: up, down or nearest.
 Tensor small_float(const Tensor& x, int type, bool saturate, const std::string& round_mode = "up");
-/// Integers of a wider dtype as those of the type would be: modulo 2^8, ...
+/// Wraps integers of a wider dtype to the type's range: modulo 2^8, ...
 Tensor wrapped(const Tensor& x, int type);
 std::string onnx_type_name(int type);
 
@@ -79,12 +79,12 @@ class OnnxCall;
 
 struct OnnxOp {
     const char* name;
-    int since;  // the first opset in which it means what the function does
+    int since;  // the first opset in which it has the function's meaning
     void (*run)(OnnxCall& call);
     enum Flags : std::uint8_t {
         kPlain = 0,
         kImpure = 1,  // never computed while the model is read: it is random
-        kOwn = 2,     // looks at values itself: control flow, sequences
+        kOwn = 2,     // handles values itself: control flow, sequences
         kWraps = 4,   // results that do not fit narrow integers are wrapped
     };
     int flags = kPlain;
@@ -109,9 +109,9 @@ std::span<const OnnxOp> onnx_signal_ops();
 std::span<const OnnxOp> onnx_sequence_ops();
 std::span<const OnnxOp> onnx_control_ops();
 std::span<const OnnxOp> onnx_training_ops();
-/// The op's meaning in this opset; null where there is none.
+/// The op for this opset; null if there is none.
 const OnnxOp* find_onnx_op(std::string_view domain, std::string_view name, std::int64_t opset);
-/// Throws ValueError where the node has an attribute that its operator has not in this opset, or that is of another type.
+/// Throws ValueError if the node has an attribute that its operator does not have in this opset, or one of another type.
 void check_onnx_attributes(const onnx::NodeProto& node, std::int64_t opset, const Loc& loc);
 
 class OnnxInterpreter {
@@ -119,12 +119,12 @@ class OnnxInterpreter {
     struct Scope {
         std::unordered_map<std::string, OnnxValuePtr> values;
         const Scope* outer = nullptr;
-        const onnx::FunctionProto* function = nullptr;                            // whose body it is
+        const onnx::FunctionProto* function = nullptr;                            // the function whose body it is
         std::unordered_map<std::string, const onnx::AttributeProto*> attributes;  // of the function's call
         OnnxValuePtr find(const std::string& name) const;
     };
 
-    /// While it lives the nodes of a branch or a loop are run, whose tensors are none of the graph around it.
+    /// While it lives, the nodes of a branch or a loop run, whose tensors do not belong to the graph around it.
     class Body {
      public:
         explicit Body(OnnxInterpreter& interpreter) noexcept : interpreter_(interpreter) { ++interpreter_.bodies_; }
@@ -138,29 +138,29 @@ class OnnxInterpreter {
 
     OnnxInterpreter(const onnx::ModelProto& model, std::string folder, std::string file, const Loc& loc);
 
-    /// "Foo (2 nodes)" for each op that there is none for, of all graphs and functions.
+    /// "Foo (2 nodes)" for each op that Tapir does not have, in all graphs and functions.
     std::vector<std::string> unsupported() const;
-    /// Throws ValueError for an attribute that its operator has not, or not of its type, in all graphs and functions.
+    /// Throws ValueError for an attribute that its operator does not have, or of another type, in all graphs and functions.
     void check_attributes() const;
-    /// Throws FileError where functions that call each other make too many nodes, without running them.
+    /// Throws FileError if functions that call each other make too many nodes, without running them.
     void check_node_count() const;
     void set_named_dims(bool has) noexcept { has_named_dims_ = has; }
     bool has_named_dims() const noexcept { return has_named_dims_; }
 
-    /// Of the graph: initializers must be in the scope, or are added as constants. only: the nodes that are run, of all; null where an
-    /// output is not made then.
+    /// Runs the graph: initializers must be in the scope, or are added as constants. only: the nodes to run; an output
+    /// that is not made is null then.
     std::vector<OnnxValuePtr> run(const onnx::GraphProto& graph, Scope& scope, const std::vector<bool>* only = nullptr);
     Tensor load(const onnx::TensorProto& proto) const { return tensor_of_onnx(proto, folder_, file_, loc_); }
     const Loc& loc() const noexcept { return loc_; }
     const onnx::ModelProto& model() const noexcept { return model_; }
     std::int64_t opset(const std::string& domain, const Scope& scope) const;
     const std::string& file() const noexcept { return file_; }
-    /// Whether save_onnx() wrote it.
+    /// True if save_onnx() wrote it.
     bool is_own() const { return model_.producer_name() == kOnnxProducer; }
-    /// Nodes since the last run of the model began.
+    /// The number of nodes since the last run of the model began.
     std::int64_t nodes_run() const noexcept { return nodes_run_; }
     void count_from_here() noexcept { nodes_run_ = 0; }
-    /// How often the node at hand is run, in loops around it that are scans.
+    /// The number of times that loops around the current node, as scans, run it.
     std::int64_t turns_around() const noexcept { return turns_around_; }
     class Turns {
      public:
@@ -180,9 +180,9 @@ class OnnxInterpreter {
     friend class OnnxCall;
     void run_node(const onnx::NodeProto& node, Scope& scope);
     [[noreturn]] void fail_node_count() const;
-    /// For each node of the model's graph the names that nothing behind it takes.
+    /// For each node of the model's graph, the names that no later node takes.
     const std::vector<std::vector<std::string>>& last_uses();
-    /// What the node says of where it comes from.
+    /// The origin that the node states.
     struct Origin {
         const ModuleName* module = nullptr;
         Loc line;
@@ -208,7 +208,7 @@ class OnnxInterpreter {
     std::unordered_map<const onnx::TensorProto*, Tensor> constants_;  // read once, so that each run sees the same
 };
 
-/// A value of an input is needed while the model is read.
+/// The value of an input is needed while the model is read.
 class OnnxNeedsValue : public ValueError {
  public:
     OnnxNeedsValue(const std::string& message, std::set<std::string> names, const Loc& loc) : ValueError(message, loc), inputs(std::move(names)) {}
@@ -218,7 +218,7 @@ class OnnxNeedsValue : public ValueError {
 /// One node's call.
 class OnnxCall {
  public:
-    /// is_fold: its operands are known, and so shall its results be.
+    /// is_fold: its operands are known, and its results must become known.
     OnnxCall(OnnxInterpreter& interpreter, const onnx::NodeProto& node, const std::vector<OnnxValuePtr>& inputs, OnnxInterpreter::Scope& scope,
              bool is_fold);
 
@@ -227,19 +227,19 @@ class OnnxCall {
     int count() const noexcept { return static_cast<int>(inputs_.size()); }
     bool has(int i) const noexcept { return i < count() && inputs_[static_cast<std::size_t>(i)] != nullptr; }
     const OnnxValuePtr& value(int i) const;
-    /// The operand; throws where there is none.
+    /// The operand; throws if there is none.
     Tensor x(int i) const { return tensor(value(i)); }
-    /// Undefined where there is none.
+    /// Undefined if there is no operand.
     Tensor maybe(int i) const { return has(i) ? x(i) : Tensor(); }
     std::vector<Tensor> all() const;
-    /// As the trace knows it, or, in a fold, its elements.
+    /// The traced tensor, or, in a fold, its elements.
     Tensor tensor(const OnnxValuePtr& value) const;
     Shape shape(int i) const;
     std::int64_t size(int i, int dim) const { return shape(i)[dim]; }
     int rank(int i) const { return shape(i).rank(); }
     DType dtype(int i) const;
     int type(int i) const { return value(i)->type; }
-    /// Its elements, which must be known: `what` it is, for the error.
+    /// Its elements, which must be known: `what` names it in the error.
     Tensor known(int i, const char* what) const;
     bool is_known(int i) const { return has(i) && value(i)->known.defined(); }
     std::vector<std::int64_t> integers(int i, const char* what) const;
@@ -250,7 +250,7 @@ class OnnxCall {
     // --- Attributes -------------------------------------------------------------------------------------------------------------
 
     const onnx::AttributeProto* attribute(const char* name) const;
-    /// Null where there is none; throws where it is of another type.
+    /// Null if there is none; throws if it has another type.
     const onnx::AttributeProto* attribute(const char* name, onnx::AttributeProto::AttributeType type) const;
     bool given(const char* name) const { return attribute(name) != nullptr; }
     std::int64_t integer(const char* name, std::int64_t otherwise) const;
@@ -271,14 +271,14 @@ class OnnxCall {
     OnnxInterpreter& interpreter() const noexcept { return interpreter_; }
     OnnxInterpreter::Scope& scope() const noexcept { return scope_; }
     bool is_fold() const noexcept { return is_fold_; }
-    /// Whether this result is used.
+    /// True if this result is used.
     bool wants(int i) const { return i < node_.output_size() && !node_.output(i).empty(); }
 
     // --- Results, in order ------------------------------------------------------------------------------------------------------
 
-    /// type: ONNX's, where it is not that of the dtype, or of the first operand whose dtype it has.
+    /// type: ONNX's, if it is not that of the dtype, or of the first operand with that dtype.
     void give(const Tensor& result, int type = 0);
-    /// Known, though operands are not: of shapes.
+    /// A result that is known though operands are not: for shapes.
     void give_known(const Tensor& result, bool by_size);
     void give(OnnxValuePtr value) { results_.push_back(std::move(value)); }
     void mark_sized_by_data() noexcept { sized_by_data_ = true; }

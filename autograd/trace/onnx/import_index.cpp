@@ -1,4 +1,4 @@
-// ONNX ops that pick elements, and put them in their places.
+// ONNX ops that gather and scatter elements.
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/ops/arrange/combine.h"
 #include "tapir/ops/arrange/sort.h"
@@ -17,7 +17,7 @@ namespace {
 using Call = OnnxCall;
 using std::int64_t;
 
-// Negative ones count from the end.
+// Negative indices count from the end.
 Tensor from_front(Call& c, int operand, int64_t size) {
     const OnnxValuePtr& value = c.value(operand);
     const Tensor index = c.x(operand);
@@ -53,7 +53,7 @@ void gather_elements(Call& c) {
     c.give(gather(c.x(0), axis, from_front(c, 1, c.size(0, axis)).to(int64)));
 }
 
-// indices: (..., k), each the beginning of a position, in the dimensions after the first `batch`, as one number. sizes: of these k.
+// Returns one number for each position. indices: (..., k), positions in the k dimensions after the first `batch`; sizes: of these k.
 Tensor flat_positions(const Tensor& indices, const std::vector<int64_t>& sizes) {
     Tensor sum;
     int64_t stride = 1;
@@ -67,7 +67,7 @@ Tensor flat_positions(const Tensor& indices, const std::vector<int64_t>& sizes) 
     return sum;
 }
 
-// x with the first `batch` dimensions as one, the next k as one, and the others as one.
+// x as three dimensions: the first `batch` ones, the next k, and the others.
 struct Flat {
     Tensor x;
     int64_t batch, lines, rest;
@@ -88,7 +88,7 @@ void gather_nd(Call& c) {
     const Flat flat = flattened(x, batch, k);
     std::vector<int64_t> sizes;
     for (int d = 0; d < k; ++d) sizes.push_back(x.size(batch + d));
-    Tensor positions = flat_positions(indices, sizes);  // the shape of indices but its last
+    Tensor positions = flat_positions(indices, sizes);  // the shape of indices without the last dimension
     Shape shape = positions.shape();
     if (batch > 0) {
         positions = reshape(positions, {flat.batch, -1});
@@ -164,7 +164,7 @@ void topk_op(Call& c) {
     const int axis = c.axis("axis", -1, c.rank(0));
     const Tensor x = c.x(0);
     const bool largest = c.flag("largest", true);
-    // Of equal elements those with lower indices come first, which a stable sort gives.
+    // Among equal elements those with lower indices come first, as in a stable sort.
     const ValuesIndices sorted = sort(x, axis, largest);
     c.give(narrow(sorted.values, axis, 0, k));
     c.give(narrow(sorted.indices, axis, 0, k));

@@ -1,5 +1,5 @@
-// Going through a model's nodes. What depends only on constants and on shapes is computed at once, outside of the trace, so that
-// Reshape and its like are told numbers; where such a number is used as an operand, the trace gets the ops that make it.
+// Goes through a model's nodes. Results that depend only on constants and shapes are computed at once, outside of the trace, so that
+// Reshape and the like get numbers. If such a number is used as an operand, the trace gets the ops that make it.
 #include <algorithm>
 #include <charconv>
 #include <functional>
@@ -24,10 +24,10 @@
 namespace tapir::detail {
 namespace {
 
-constexpr std::int64_t kMostNodes = 1 << 20;  // of one run: functions that call others twice make as many as they like of a short file
+constexpr std::int64_t kMostNodes = 1 << 20;  // limit per run: functions that call others twice make any number of nodes from a short file
 constexpr int kDeepest = 64;                  // functions and branches inside each other
 
-// Numbers that differ with the sizes of dimensions: each is a constant of its own, for which the trace finds its formula.
+// Numbers that depend on dimensions: each is a constant of its own, for which the trace finds a formula.
 Tensor of_numbers(const Tensor& known) {
     if (known.dim() == 0)
         return tensor(known.dtype() == bool_           ? Literal(known.item<bool>())
@@ -47,14 +47,14 @@ Tensor of_numbers(const Tensor& known) {
     return known.dim() == 1 ? row : reshape(row, known.shape());
 }
 
-// Whether a result that differs with sizes has as many elements for each, so that they can be numbers; else the op is traced.
+// True if a result that depends on sizes has the same number of elements for each, so that they can be numbers; else the op is traced.
 bool is_of_numbers(const OnnxOp& op, const std::vector<OnnxValuePtr>& inputs, const Tensor& result) {
     for (const OnnxValuePtr& input : inputs) {
         if (input && input->make) return false;
     }
     if (result.dim() > 1 || result.numel() > 8) return false;
     const std::string_view name = op.name;
-    if (is_floating(result.dtype())) return name == "Cast";  // whole: others may have no formula
+    if (is_floating(result.dtype())) return name == "Cast";  // whole numbers: others may have no formula
     for (const std::string_view keeps : {"Gather", "Concat", "Slice", "Squeeze", "Unsqueeze", "Reshape", "Cast", "Add", "Sub", "Mul", "Div", "Mod",
                                          "Min", "Max", "Neg", "ReduceProd", "ReduceSum", "Where", "Equal"}) {
         if (name == keeps) return true;
@@ -62,13 +62,13 @@ bool is_of_numbers(const OnnxOp& op, const std::vector<OnnxValuePtr>& inputs, co
     return false;
 }
 
-// An op's message, with the node's name in front unless it has one.
+// An op's message, prefixed by the node's name unless it has one.
 std::string told(const Error& error, const onnx::NodeProto& node) {
     const std::string what = io::text_of(error), own = "load_onnx: ";
     return what.rfind(own, 0) == 0 ? what.substr(own.size()) : fmt::format("{}: {}", name_of_node(node), what);
 }
 
-// What an op throws, with the node's name.
+// Runs fn; adds the node's name to errors of ops.
 template <class Fn>
 void named(const onnx::NodeProto& node, const Loc& loc, const Fn& fn) {
     const auto too_large = [&] { fail<OutOfMemory>(loc, "load_onnx: {}: what it makes is larger than any memory", name_of_node(node)); };
@@ -136,7 +136,7 @@ Tensor OnnxCall::tensor(const OnnxValuePtr& value) const {
     if (is_fold_) return value->known;
     if (value->tensor.defined()) return value->tensor;
     const Tensor made = value->make ? value->make() : value->by_size ? of_numbers(value->known) : value->known;
-    // What was made in a branch or a body is not there outside of it.
+    // Tensors that were made in a branch or a body do not exist outside of it.
     if (interpreter_.bodies_ == 0 || !value->by_size) value->tensor = made;
     return made;
 }
@@ -205,7 +205,7 @@ const onnx::AttributeProto* OnnxCall::attribute(const char* name) const {
 
 const onnx::AttributeProto* OnnxCall::attribute(const char* name, onnx::AttributeProto::AttributeType type) const {
     const onnx::AttributeProto* found = attribute(name);
-    if (found && found->type() != type && found->type() != onnx::AttributeProto::UNDEFINED) {  // models of IR version 1 told no type
+    if (found && found->type() != type && found->type() != onnx::AttributeProto::UNDEFINED) {  // models of IR version 1 state no type
         reject("its attribute {} is of type {}, not {}", name, onnx::AttributeProto::AttributeType_Name(found->type()),
                onnx::AttributeProto::AttributeType_Name(type));
     }
@@ -265,7 +265,7 @@ void OnnxCall::give(const Tensor& result, int type) {
     if (!result.defined()) return give(OnnxValuePtr());
     auto value = is_fold_ ? onnx_constant(result, type) : onnx_value(result, type);
     if (type == 0) {
-        for (const OnnxValuePtr& input : inputs_) {  // int8 + int8 is int8, though Tapir has int32
+        for (const OnnxValuePtr& input : inputs_) {  // int8 + int8 is int8, though Tapir computes int32
             if (input && is_widened(input->type) && dtype_for_onnx(input->type) == result.dtype()) {
                 value->type = input->type;
                 break;
@@ -291,7 +291,7 @@ OnnxValuePtr OnnxInterpreter::Scope::find(const std::string& name) const {
     return nullptr;
 }
 
-// Of fields that came after the ONNX whose schema this was compiled with: their texts, or messages that are yet to be parsed.
+// Reads fields that came after the ONNX schema this was compiled with: their texts, or messages that are yet to be parsed.
 static std::vector<std::string> later_texts(const google::protobuf::Message& message, int number) {
     std::vector<std::string> texts;
     const google::protobuf::Reflection& reflection = *message.GetReflection();
@@ -316,13 +316,13 @@ static std::string later_text(const google::protobuf::Message& message, int numb
     return texts.empty() ? std::string() : texts.back();
 }
 
-// Of a function: with defaults and without.
+// The attributes of a function, with defaults and without.
 constexpr int kDefaultsOfFunction = 11;
 static std::set<std::string> attributes_of(const onnx::FunctionProto& function) {
     std::set<std::string> names(function.attribute().begin(), function.attribute().end());
     for (const std::string& text : later_texts(function, kDefaultsOfFunction)) {
         onnx::AttributeProto attribute;
-        if (attribute.ParseFromString(text)) names.insert(attribute.name());  // else the call says that it cannot be read
+        if (attribute.ParseFromString(text)) names.insert(attribute.name());  // else the call reports that it cannot be read
     }
     return names;
 }
@@ -380,14 +380,14 @@ std::vector<std::string> OnnxInterpreter::unsupported() const {
     return names;
 }
 
-// What calls do however they go: branches and bodies are counted as they run.
+// Counts only nodes that calls must run: branches and bodies are counted as they run.
 void OnnxInterpreter::check_node_count() const {
-    std::unordered_map<const onnx::FunctionProto*, std::int64_t> counts;  // of those that call themselves what is outside of that
+    std::unordered_map<const onnx::FunctionProto*, std::int64_t> counts;  // for functions that call themselves: nodes outside of the recursion
     const std::function<std::int64_t(const google::protobuf::RepeatedPtrField<onnx::NodeProto>&, int)> count_of = [&](const auto& nodes, int depth) {
         std::int64_t count = nodes.size();
         for (const onnx::NodeProto& node : nodes) {
             const onnx::FunctionProto* function = find_function(node);
-            if (!function || depth > kDeepest) continue;  // too deep is said when it runs
+            if (!function || depth > kDeepest) continue;  // the run reports too deep calls
             if (counts.try_emplace(function, 0).second) {
                 const std::int64_t own = count_of(function->node(), depth + 1);
                 counts[function] = own;
@@ -441,7 +441,7 @@ std::vector<OnnxValuePtr> OnnxInterpreter::run(const onnx::GraphProto& graph, Sc
     for (int n = 0; n < graph.node_size(); ++n) {
         if (!only || (*only)[static_cast<std::size_t>(n)]) run_node(graph.node(n), scope);
         if (&graph != &model_.graph()) continue;
-        // What is not used again takes no memory while the rest is tried.
+        // Frees values that are not used again, while the rest is tried.
         for (const std::string& name : last_uses()[static_cast<std::size_t>(n)]) scope.values.erase(name);
         if (Tracer* tracer = Tracer::current()) tracer->forget_unused();
     }
@@ -454,7 +454,7 @@ std::vector<OnnxValuePtr> OnnxInterpreter::run(const onnx::GraphProto& graph, Sc
     return outputs;
 }
 
-// All names that a node takes, in its branches and bodies too.
+// All names that a node takes, also in its branches and bodies.
 static void each_use(const onnx::NodeProto& node, const std::function<void(const std::string&)>& visit) {
     for (const std::string& name : node.input()) visit(name);
     for (const onnx::AttributeProto& attribute : node.attribute()) {
@@ -557,7 +557,7 @@ void OnnxInterpreter::run_function(const onnx::FunctionProto& function, const on
         if (inputs[static_cast<std::size_t>(i)]) scope.values[function.input(i)] = inputs[static_cast<std::size_t>(i)];
     }
     for (const onnx::NodeProto& inner : function.node()) {
-        onnx::NodeProto* passed = nullptr;  // operands that the call leaves out are left out inside
+        onnx::NodeProto* passed = nullptr;  // operands that the call omits are omitted inside
         for (int i = 0; i < inner.input_size(); ++i) {
             const std::string& name = inner.input(i);
             if (name.empty() || scope.find(name)) continue;
@@ -608,7 +608,7 @@ void OnnxInterpreter::run_op(const OnnxOp& op, const onnx::NodeProto& node, std:
             if (!results[k]) continue;
             results[k]->by_size = true;
             if (is_of_numbers(op, inputs, results[k]->known)) continue;
-            Scope frame;  // the scope itself may be gone when it is made
+            Scope frame;  // the scope itself may be gone by then
             frame.function = scope.function;
             frame.attributes = scope.attributes;
             results[k]->make = [this, &op, &node, inputs, frame, k]() mutable {

@@ -1,4 +1,4 @@
-// ONNX ops on truth values, and those that give them.
+// ONNX ops on truth values, and ops that return them.
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/mask.h"

@@ -14,7 +14,7 @@ namespace {
 using Call = OnnxCall;
 using std::int64_t;
 
-// Of log probabilities (N, classes, ...) and targets (N, ...).
+// The loss of log probabilities (N, classes, ...) and targets (N, ...).
 Tensor negative_likelihood(Call& c, const Tensor& log_probs, const Tensor& targets, const Tensor& weight) {
     CrossEntropyOptions options;
     options.weight = weight;
@@ -24,7 +24,7 @@ Tensor negative_likelihood(Call& c, const Tensor& log_probs, const Tensor& targe
     if (log_probs.dim() < 2 || targets.dim() != log_probs.dim() - 1) {
         c.reject("targets of shape {} for an operand of shape {}", targets.shape(), log_probs.shape());
     }
-    // As lines (N * ..., classes).
+    // Reshapes to rows, (N * ..., classes).
     Dims last;
     for (int d = 0; d < log_probs.dim(); ++d) {
         if (d != 1) last.push_back(d);

@@ -1,4 +1,4 @@
-// ONNX ops that make tensors of nothing: constants, ranges, random numbers.
+// ONNX ops that create tensors: constants, ranges, random numbers.
 #include <cmath>
 
 #include "tapir/autograd/trace/onnx/import_impl.h"
@@ -29,7 +29,7 @@ void constant_op(Call& c) {
     c.reject("it is a sparse tensor or strings, which are not supported");
 }
 
-// Made in a way that a graph can hold, also where the shape has named dimensions.
+// Fills a tensor in a way that a graph can hold, also if the shape has named dimensions.
 Tensor filled(const Shape& shape, const Tensor& value) {
     double number;
     int64_t integer = 0;
@@ -51,7 +51,7 @@ void constant_of_shape(Call& c) {
     c.give(filled(shape, value), c.attribute("value")->t().data_type());
 }
 
-// Whole numbers, as many as data says.
+// A range of whole numbers whose length depends on data.
 void range_of_data(Call& c) {
     const int64_t step = c.integer(2, "delta");
     if (step == 0) c.reject("its delta is 0");
@@ -107,7 +107,7 @@ void bernoulli_op(Call& c) {
 }
 void multinomial_op(Call& c) { c.give(multinomial(exp(c.x(0)), c.integer("sample_size", 1), true).to(dtype_given(c, int32))); }
 
-// Before opset 12 by the attribute, and never while it infers since 7.
+// The ratio is an attribute before opset 12. Since opset 7, inference never drops.
 void dropout_op(Call& c) {
     const Tensor x = c.x(0);
     const double ratio = c.opset() < 12 ? c.real("ratio", 0.5) : c.has(1) ? c.real(1, "ratio") : 0.5;

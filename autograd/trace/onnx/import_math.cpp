@@ -22,7 +22,7 @@ void unary(Call& c) {
     c.give(Fn(c.x(0)));
 }
 
-// Before opset 7 the second operand was spread from `axis` on.
+// Before opset 7 the second operand broadcast from `axis` on.
 Tensor second(Call& c) {
     const Tensor b = c.x(1);
     if (c.opset() >= 7 || !c.flag("broadcast", false)) return b;
@@ -37,7 +37,7 @@ void binary(Call& c) {
     c.give(Fn(c.x(0), second(c)));
 }
 
-// Integers are divided towards 0.
+// Integer division rounds towards 0.
 void divide(Call& c) {
     const Tensor a = c.x(0), b = second(c);
     c.give(is_floating(a.dtype()) ? div(a, b) : div(a, b, "trunc"));
@@ -122,7 +122,7 @@ void thresholded_relu(Call& c) {
 void parametric(Call& c) {
     const Tensor x = c.x(0);
     Tensor slope = c.x(1);
-    if (c.opset() < 7 && slope.dim() == 1 && x.dim() > 2) {  // a slope a channel
+    if (c.opset() < 7 && slope.dim() == 1 && x.dim() > 2) {  // one slope per channel
         Shape shape = slope.shape();
         for (int d = 2; d < x.dim(); ++d) shape.push_back(1);
         slope = reshape(slope, shape);

@@ -123,11 +123,11 @@ void conv_transpose(Call& c) {
         if (wanted.size() != count) c.reject("it has {} sizes of the result for {} dimensions", wanted.size(), count);
         const int64_t full = (x.size(static_cast<int>(d) + 2) - 1) * window.stride[d] + more[d] + (window.kernel[d] - 1) * window.dilation[d] + 1;
         const int64_t total = full - wanted[d];
-        // What is too little is added as onnxruntime adds it: the standard's text and its tests differ there.
+        // A negative total is split as in onnxruntime: the standard's text and its tests differ there.
         window.before[d] = automatic == "SAME_UPPER" || (!is_same && total < 0) ? total / 2 : total - total / 2;
         window.after[d] = total - window.before[d];
     }
-    // All of it, then what the pads take away; output_padding is less taken away at the end.
+    // Computes all of it, and then removes the pads; output_padding removes less at the end.
     ConvTransposeOptions options;
     options.stride = window.stride;
     options.dilation = window.dilation;
@@ -143,7 +143,7 @@ void conv_transpose(Call& c) {
         : window.dims == 2      ? conv_transpose2d(x, w, c.maybe(2), options)
                                 : conv_transpose3d(x, w, c.maybe(2), options);
     if (!is_plain) {
-        if (c.has(2)) {  // what is added at the end has the bias too
+        if (c.has(2)) {  // elements that are added at the end have the bias, too
             y = window.dims == 1   ? conv_transpose1d(x, w, {}, options)
                 : window.dims == 2 ? conv_transpose2d(x, w, {}, options)
                                    : conv_transpose3d(x, w, {}, options);
@@ -160,7 +160,7 @@ void conv_transpose(Call& c) {
     c.give(y);
 }
 
-// (channels,) beside (N, channels, ...).
+// (channels,) reshaped to broadcast to (N, channels, ...).
 Tensor per_channel(const Tensor& values, int rank) {
     Shape shape{1, values.numel()};
     for (int d = 2; d < rank; ++d) shape.push_back(1);
@@ -174,7 +174,7 @@ void batch_normalization(Call& c) {
     const bool training = c.opset() >= 14 ? c.flag("training_mode", false) : c.opset() < 7 && !c.flag("is_test", false);
     if (x.dim() < 2) c.reject("its operand has shape {}", x.shape());
     if (!training) {
-        // PyTorch's statistics are of the operand's dtype, as its weights are; ONNX's may be wider.
+        // PyTorch's statistics have the operand's dtype, as its weights do; ONNX's may be wider.
         const DType dtype = x.dtype();
         return c.give(batch_norm(x, mean.to(dtype), var.to(dtype), scale.to(dtype), bias.to(dtype), {.training = false, .momentum = 0, .eps = eps}));
     }
@@ -230,7 +230,7 @@ void group_normalization(Call& c) {
     const Tensor x = c.x(0);
     const int64_t groups = c.integer("num_groups", 1);
     Tensor scale = c.x(1), bias = c.x(2);
-    if (scale.numel() == groups && groups != x.size(1)) {  // before opset 21 a scale a group
+    if (scale.numel() == groups && groups != x.size(1)) {  // before opset 21: one scale per group
         const int64_t each = x.size(1) / groups;
         scale = reshape(expand(reshape(scale, {groups, 1}), {groups, each}), {-1});
         bias = reshape(expand(reshape(bias, {groups, 1}), {groups, each}), {-1});

@@ -21,7 +21,7 @@ namespace {
 using Call = OnnxCall;
 using std::int64_t;
 
-// PyTorch's pools take as much on both sides, at most half of a window.
+// True if PyTorch's pools can do it: they pad both sides alike, by at most half of a window.
 bool is_plain(const OnnxWindow& window) {
     if (!window.is_symmetric()) return false;
     for (std::size_t d = 0; d < window.before.size(); ++d) {
@@ -30,12 +30,12 @@ bool is_plain(const OnnxWindow& window) {
     return true;
 }
 
-// As much more at the end as a last window takes that begins inside.
+// Adds padding at the end for a last window that begins inside.
 void widen_for_ceil(OnnxWindow& window, const Shape& sizes) {
     for (std::size_t d = 0; d < window.kernel.size(); ++d) {
         const int64_t size = sizes.raw(static_cast<int>(d) + 2) + window.before[d] + window.after[d];
         const int64_t extent = (window.kernel[d] - 1) * window.dilation[d] + 1, rest = std::max<int64_t>(size - extent, 0) % window.stride[d];
-        const int64_t begin = size - extent - rest + window.stride[d];  // of that window
+        const int64_t begin = size - extent - rest + window.stride[d];  // the beginning of that window
         if (rest > 0 && begin < sizes.raw(static_cast<int>(d) + 2) + window.before[d]) window.after[d] += window.stride[d] - rest;
     }
 }
@@ -49,7 +49,7 @@ bool is_dilated(const OnnxWindow& window) {
     return std::any_of(window.dilation.begin(), window.dilation.end(), [](int64_t dilation) { return dilation != 1; });
 }
 
-// Sums over windows with gaps: a convolution of each channel with ones.
+// Sums over dilated windows: a convolution of each channel with ones.
 Tensor dilated_sums(const Tensor& x, const OnnxWindow& window) {
     Shape alone{x.size(0) * x.size(1), 1}, kernel{1, 1};
     for (int d = 0; d < window.dims; ++d) {
@@ -68,7 +68,7 @@ Tensor dilated_sums(const Tensor& x, const OnnxWindow& window) {
     return reshape(y, shape);
 }
 
-// options: with divisor_override 1 where windows have gaps.
+// options: divisor_override must be 1 for dilated windows.
 Tensor averaged(const Tensor& x, const OnnxWindow& window, const AvgPoolOptions& options) {
     if (is_dilated(window)) return dilated_sums(x, window);
     return window.dims == 1 ? avg_pool1d(x, window.kernel, options)
@@ -103,7 +103,7 @@ void average_pool(Call& c) {
         options.count_include_pad = counts_pads;
         return c.give(averaged(x, window, options));
     }
-    // Sums of what is there, and how many that are.
+    // Sums the existing elements, and counts them.
     Shape one = x.shape();
     one.raw(0) = one.raw(1) = 1;
     Tensor counted = ones(one, x.dtype());
@@ -135,7 +135,7 @@ void max_pool(Call& c) {
     const bool ceil = c.flag("ceil_mode", false);
     OnnxWindow whole = window;
     MaxPoolOptions options = max_options(window);
-    if (!is_floating(dtype)) x = x.to(float64);  // as PyTorch's; whole up to 2^53
+    if (!is_floating(dtype)) x = x.to(float64);  // as PyTorch's; exact for whole numbers up to 2^53
     if (is_plain(window)) {
         options.padding = window.padding();
         options.ceil_mode = ceil;
@@ -147,7 +147,7 @@ void max_pool(Call& c) {
     if (!c.wants(1)) return c.give(largest(x, window, options).to(dtype));
     const ValuesIndices result = largest_with_indices(x, window, options);
     c.give(result.values.to(dtype));
-    // Positions in the padded plane become those in the whole operand.
+    // Converts positions in the padded plane to those in the whole operand.
     Tensor rest = result.indices, plane;
     const bool is_plane_column_major = c.integer("storage_order", 0) == 1;
     std::vector<Tensor> places;

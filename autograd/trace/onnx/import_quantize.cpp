@@ -1,4 +1,4 @@
-// ONNX's quantised ops: 8-bit integers for real numbers, computed as these.
+// ONNX's quantised ops: 8-bit integers that stand for real numbers, computed as these.
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/autograd/trace/onnx/window_impl.h"
 #include "tapir/ops/arrange/arrange.h"
@@ -16,7 +16,7 @@ namespace {
 using Call = OnnxCall;
 using std::int64_t;
 
-// (size of a dimension,) so that it meets that dimension.
+// Reshapes (size of a dimension,) so that it broadcasts along that dimension.
 Tensor along(const Tensor& values, int axis, int rank) {
     if (values.dim() == 0 || values.numel() == 1) return reshape(values, {});
     Shape shape;
@@ -24,7 +24,7 @@ Tensor along(const Tensor& values, int axis, int rank) {
     return reshape(values, shape);
 }
 
-// A scale or a zero point for each element of x's dimension, or, where it has x's rank, for each block of these.
+// Spreads scales or zero points: one for each element of x's dimension, or, with x's rank, one for each block.
 Tensor spread(Call& c, const Tensor& values, const Tensor& x, int axis) {
     const int64_t block = c.integer("block_size", 0);
     if (block == 0) {
@@ -65,7 +65,7 @@ void quantize(Call& c) {
     if (wanted != 0 && wanted != type) c.reject("its output_dtype is {}, its zero point {}", onnx_type_name(wanted), onnx_type_name(type));
     const Tensor zero = c.has(2) ? spread(c, c.x(2), x, axis) : Tensor();
     Tensor scale = spread(c, c.x(1), x, axis);
-    const auto precision = static_cast<int>(c.integer("precision", 0));  // that the division has
+    const auto precision = static_cast<int>(c.integer("precision", 0));  // the precision of the division
     const std::optional<DType> dtype = precision == 0 ? x.dtype() : dtype_for_onnx(precision);
     if (!dtype || (precision != 0 && !is_floating(*dtype))) c.reject("its precision is {}", onnx_type_name(precision));
     const bool is_asked = precision != 0 && *dtype != x.dtype();
@@ -93,7 +93,7 @@ void dynamic_quantize(Call& c) {
     c.give(zero.to(uint8));
 }
 
-// Integers as float64, in which their products are exact.
+// Integers minus their zero point, as float64, in which their products are exact.
 Tensor centred(Call& c, int operand, int zero, int axis_of_zero) {
     const Tensor x = c.x(operand).to(float64);
     return c.has(zero) ? x - along(c.x(zero), axis_of_zero, x.dim()).to(float64) : x;
@@ -110,7 +110,7 @@ Tensor convolved(Call& c, Tensor x, const Tensor& w) {
     return window.dims == 1 ? conv1d(x, w, {}, options) : window.dims == 2 ? conv2d(x, w, {}, options) : conv3d(x, w, {}, options);
 }
 
-// One zero point, one for each row of a, or for each column of b.
+// Zero points: a single one, one for each row of a, or one for each column of b.
 void matmul_integer(Call& c) {
     const int a_rank = c.rank(0), b_rank = c.rank(1);
     c.give(matmul(centred(c, 0, 2, a_rank - 2), centred(c, 1, 3, b_rank - 1)).to(int32), onnx::TensorProto::INT32);

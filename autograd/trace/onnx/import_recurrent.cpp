@@ -1,4 +1,4 @@
-// ONNX's recurrent layers: few steps are written out, many, or a number that may differ from run to run, are a scan.
+// ONNX's recurrent layers: few steps are unrolled; many, or a number that may differ from run to run, become a scan.
 #include <algorithm>
 
 #include "tapir/autograd/trace/control_flow.h"
@@ -18,7 +18,7 @@ namespace {
 using Call = OnnxCall;
 using std::int64_t;
 
-constexpr int64_t kMostSteps = 32;  // that are written out
+constexpr int64_t kMostSteps = 32;  // limit for unrolling
 
 // --- Activations by name --------------------------------------------------------------------------------------------------------------
 
@@ -42,7 +42,7 @@ Tensor activated(Call& c, const Activation& f, const Tensor& x) {
     c.reject("there is no activation {}", f.name);
 }
 
-// The defaults of ONNX's own ops of these names.
+// The defaults of ONNX's own ops with these names.
 std::pair<double, double> defaults_of(const std::string& name) {
     if (name == "leakyrelu") return {0.01, 0};
     if (name == "thresholdedrelu") return {1, 0};
@@ -56,10 +56,10 @@ struct State {
     Tensor h, c;  // (batch, hidden)
 };
 
-// Operands and attributes, the same for all kinds.
+// Operands and attributes, shared by all kinds.
 class Layer {
  public:
-    // gates: rows of weights a hidden unit has; functions: an activation each, of one direction.
+    // gates: rows of weights for each hidden unit; functions: the activations of one direction.
     Layer(Call& c, int gates, std::vector<std::string> functions) : call(c), gates_(gates) {
         const std::string direction = c.text("direction", "forward");
         directions = direction == "bidirectional" ? 2 : 1;
@@ -85,7 +85,7 @@ class Layer {
         const Tensor states = call.x(operand);
         return select(states, is_batch_first ? 1 : 0, direction);
     }
-    // The first or the second half of the biases: of the input, or of the state; undefined where there is none.
+    // The first or the second half of the biases: for the input, or for the state; undefined if there is none.
     Tensor bias_of(int direction, int half) const {
         if (!bias.defined()) return {};
         return narrow(select(bias, 0, direction), 0, half * gates_ * hidden, gates_ * hidden);
@@ -96,7 +96,7 @@ class Layer {
     }
     bool has_default_activations() const { return is_default_ && clip == 0; }
 
-    // Beyond its end a sequence's state stays, and its outputs are 0. lives: (batch,), or undefined where all are of one length.
+    // After its end a sequence's state stays, and its outputs are 0. lives: (batch,), or undefined if all have the same length.
     static std::pair<State, Tensor> ended(State next, const State& before, const Tensor& lives, bool has_c) {
         if (!lives.defined()) return {next, next.h};
         const Tensor column = unsqueeze(lives, 1), output = where(column, next.h, zeros_like(next.h));
@@ -105,7 +105,7 @@ class Layer {
         return {next, output};
     }
 
-    // The same for any number of steps. Adds the outputs (steps, batch, hidden) to `all`.
+    // Scans any number of steps. Adds the outputs (steps, batch, hidden) to `all`.
     template <class Step>
     State scan_along(const Tensor& inputs, const State& first, bool has_c, bool goes_back, const Step& step, std::vector<Tensor>& all) const {
         std::vector<Tensor> init{first.h}, xs{inputs};
@@ -125,7 +125,7 @@ class Layer {
         return {result.carry[0], has_c ? result.carry[1] : Tensor()};
     }
 
-    // step(x of a time (batch, gates * hidden), state) for all times; gives Y, Y_h and, of an LSTM, Y_c.
+    // Runs step(x of a time (batch, gates * hidden), state) for all times; returns Y, Y_h and, for an LSTM, Y_c.
     template <class Step>
     void run(bool has_c, const Step& step_of) const {
         std::vector<Tensor> all, last_h, last_c;
@@ -176,7 +176,7 @@ class Layer {
         }
         if (static_cast<int>(names.size()) != directions * per_direction_) call.reject("it has {} activations", names.size());
         const std::vector<double> alphas = call.reals("activation_alpha"), betas = call.reals("activation_beta");
-        std::size_t alpha = 0, beta = 0;  // given for those that have such a number
+        std::size_t alpha = 0, beta = 0;  // given for activations that have such a number
         for (std::string& name : names) {
             std::transform(name.begin(), name.end(), name.begin(),
                            [](char ch) { return ch >= 'A' && ch <= 'Z' ? static_cast<char>(ch - 'A' + 'a') : ch; });
@@ -204,7 +204,7 @@ void rnn(Call& c) {
     });
 }
 
-// ONNX's gates are z, r, h.
+// ONNX's order of gates is z, r, h.
 void gru(Call& c) {
     const Layer layer(c, 3, {"sigmoid", "tanh"});
     const bool linear_first = c.flag("linear_before_reset", false);
@@ -231,7 +231,7 @@ void gru(Call& c) {
     });
 }
 
-// ONNX's gates are i, o, f, c; Tapir's i, f, c, o.
+// ONNX's order of gates is i, o, f, c; Tapir's is i, f, c, o.
 Tensor reordered(const Tensor& rows, int64_t n) {
     if (!rows.defined()) return rows;
     const auto part = [&](int i) { return narrow(rows, 0, i * n, n); };

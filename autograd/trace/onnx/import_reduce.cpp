@@ -26,7 +26,7 @@ void reduce(Call& c) {
     const Tensor x = c.x(0);
     std::vector<int64_t> axes = c.opset() < OperandSince ? c.integers("axes") : c.has(1) ? c.integers(1, "axes") : std::vector<int64_t>();
     if (axes.empty() && c.flag("noop_with_empty_axes", false))
-        return c.give(Fn(unsqueeze(x, -1), {x.dim()}, false), c.type(0));  // each element alone
+        return c.give(Fn(unsqueeze(x, -1), {x.dim()}, false), c.type(0));  // reduces each element alone
     Dims dims;
     if (axes.empty()) {
         for (int d = 0; d < x.dim(); ++d) dims.push_back(d);
@@ -40,7 +40,7 @@ Tensor mean_of(const Tensor& x, const Dims& dims, bool keep) {
     if (is_floating(x.dtype())) return mean(x, dims, keep);
     return mean(x.to(float64), dims, keep).to(x.dtype());
 }
-// Of nothing, the least or the largest number of the dtype.
+// Without elements: the least or the largest number of the dtype.
 template <bool IsMax>
 Tensor extreme_of(const Tensor& x, const Dims& dims, bool keep) {
     bool is_of_none = false;
@@ -74,7 +74,7 @@ Tensor squares_of(const Tensor& x, const Dims& dims, bool keep) { return sum_of(
 Tensor log_sum_of(const Tensor& x, const Dims& dims, bool keep) { return log(sum(x, dims, keep)); }
 Tensor log_sum_exp_of(const Tensor& x, const Dims& dims, bool keep) { return logsumexp(x, dims, keep); }
 
-// Of equal extremes the first, or the last.
+// Among equal extremes: the first, or the last.
 template <bool IsMax>
 void arg_extreme(Call& c) {
     const Tensor x = c.x(0);
@@ -84,7 +84,7 @@ void arg_extreme(Call& c) {
     c.give(c.flag("select_last_index", false) ? x.size(axis) - 1 - first(flip(x, {axis})) : first(x));
 }
 
-// Before opset 13 softmax and its like saw two dimensions: those before the axis, and those from it on.
+// Before opset 13, softmax and the like treated the operand as a matrix: dimensions before the axis, and those from it on.
 template <Tensor (*Fn)(In, Dim)>
 void along(Call& c) {
     const Tensor x = c.x(0);
@@ -107,7 +107,7 @@ void cumulative(Call& c) {
     const bool reverse = c.flag("reverse", false);
     const Tensor ordered = reverse ? flip(x, {axis}) : x;
     Tensor y = (IsSum ? cumsum(ordered, axis) : cumprod(ordered, axis)).to(x.dtype());
-    if (c.flag("exclusive", false) && x.size(axis) > 0) {  // one further
+    if (c.flag("exclusive", false) && x.size(axis) > 0) {  // shifted by one
         const Tensor last = narrow(y, axis, 0, x.size(axis) - 1), part = narrow(y, axis, 0, 1);
         y = cat({IsSum ? zeros_like(part) : ones_like(part), last}, axis);
     }

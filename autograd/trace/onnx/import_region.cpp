@@ -1,4 +1,4 @@
-// ONNX ops on windows of images and on places in them: columns put together, affine grids, deformed convolutions.
+// ONNX ops on windows of images and on places in them: col2im, affine grids, deformable convolutions.
 #include <numeric>
 
 #include "tapir/autograd/trace/onnx/import_impl.h"
@@ -22,7 +22,7 @@ using std::int64_t;
 
 int64_t product(const std::vector<int64_t>& sizes) { return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>()); }
 
-// A transposed convolution that adds each element of a column where the window has it.
+// A transposed convolution that adds each element of a column at its place in the window.
 void col2im(Call& c) {
     const Tensor x = c.x(0);  // (n, channels * window, windows)
     const std::vector<int64_t> image = c.integers(1, "image_shape"), block = c.integers(2, "block_shape");
@@ -30,7 +30,7 @@ void col2im(Call& c) {
         c.reject("an operand of shape {}, images of {} and windows of {} dimensions", x.shape(), image.size(), block.size());
     Shape sizes{x.size(0), 1};
     for (const int64_t size : image) sizes.push_back(size);
-    constexpr int64_t most = 1 << 12;  // elements of a window
+    constexpr int64_t most = 1 << 12;  // elements per window
     for (const int64_t size : block) {
         if (size < 1 || size > most) c.reject("a window has a size of {}", size);
     }
@@ -89,8 +89,8 @@ void affine_grid_op(Call& c) {
     c.give(reshape(matmul(places, transpose(theta, 1, 2)), {theta.size(0), size[2], size[3], size[4], 3}));
 }
 
-// A convolution whose windows read beside their places, by offsets (n, groups * window * 2, height, width) of (y, x) (Dai et al. 2017),
-// and count each element for a mask (Zhu et al. 2019).
+// A convolution whose taps are displaced by offsets (n, groups * window * 2, height, width) of (y, x) (Dai et al. 2017),
+// and weighted by a mask (Zhu et al. 2019).
 void deform_conv(Call& c) {
     const Tensor x = c.x(0), w = c.x(1), offset = c.x(2);
     if (x.dim() != 4 || w.dim() != 4 || offset.dim() != 4)
@@ -103,7 +103,7 @@ void deform_conv(Call& c) {
         c.reject("an operand of shape {}, a weight of shape {}, offsets of shape {} in {} and {} groups", x.shape(), w.shape(), offset.shape(),
                  groups, offset_groups);
     }
-    // Where each tap of each window is before it is moved: (taps, 1 or height, 1 or width).
+    // The place of each tap of each window, without its offset: (taps, 1 or height, 1 or width).
     const auto places = [&](std::size_t d, int64_t count) {
         const int64_t size = window.kernel[d];
         const Tensor tap = arange(size, int64) * window.dilation[d], start = arange(count, int64) * window.stride[d] - window.before[d];

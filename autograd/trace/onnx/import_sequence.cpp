@@ -1,4 +1,4 @@
-// ONNX's sequences and optionals. Their lengths are known while a model is read: the graph has their tensors.
+// ONNX's sequences and optionals. Their lengths are known while a model is read: the graph only has their tensors.
 #include <algorithm>
 
 #include "tapir/autograd/trace/onnx/import_impl.h"

@@ -21,7 +21,7 @@ namespace {
 using Call = OnnxCall;
 using std::int64_t;
 
-// The shape is known even where the elements are not; it may differ from run to run where dimensions have names.
+// The shape is known even if the elements are not. It may differ from run to run if dimensions have names.
 void give_sizes(Call& c, const std::vector<int64_t>& sizes, bool is_number) {
     const OnnxValuePtr& operand = c.value(0);
     if (operand->sized_by_data) c.reject("the sizes of its operand depend on data: a graph cannot know them");
@@ -146,7 +146,7 @@ void split_op(Call& c) {
     for (const Tensor& part : split(c.x(0), sizes, axis)) c.give(part);
 }
 
-// Before opset 10 by attributes, then by operands.
+// The bounds are attributes before opset 10, and operands since then.
 void slice_op(Call& c) {
     const bool by_attributes = c.opset() < 10;
     const std::vector<int64_t> starts = by_attributes ? c.integers("starts") : c.integers(1, "starts");
@@ -165,20 +165,20 @@ void slice_op(Call& c) {
         const int d = c.axis(axes[i], x.dim());
         const int64_t size = x.size(d), step = steps[i];
         if (step == 0) c.reject("a step of it is 0, which leads nowhere");
-        if (step > 0) {  // bounds as they are said: for other sizes they clip other parts
+        if (step > 0) {  // keeps the bounds as given: for other sizes they clip other parts
             constexpr int64_t far = INT32_MAX;
             const int64_t stop = ends[i] >= far ? Slice::kOpen : std::max(ends[i], -far);
             if (starts[i] == 0 && stop == Slice::kOpen && step == 1) continue;
             x = slice(x, d, Slice(std::clamp(starts[i], -far, far), stop, std::min(step, far)));
             continue;
         }
-        if (step == -1 && (starts[i] == -1 || starts[i] >= INT32_MAX) && ends[i] <= -INT32_MAX) {  // all of it, whatever its size
+        if (step == -1 && (starts[i] == -1 || starts[i] >= INT32_MAX) && ends[i] <= -INT32_MAX) {  // reverses the whole dimension, whatever its size
             x = flip(x, {d});
             continue;
         }
         const auto from_front = [&](int64_t at) { return at < 0 ? std::max<int64_t>(at + size, -1) : at; };
         int64_t start = from_front(starts[i]), end = ends[i] < -size ? -1 : from_front(ends[i]);
-        // Backwards: the elements from the front, turned over.
+        // Backwards: slices forwards, then flips.
         start = std::clamp<int64_t>(start, -1, size - 1);
         end = std::clamp<int64_t>(end, -1, start);
         const int64_t by = step < -size ? std::max<int64_t>(size, 1) : -step, count = (start - end + by - 1) / by;
@@ -214,7 +214,7 @@ void pad_op(Call& c) {
     if (pads.size() != 2 * axes.size()) c.reject("it has {} pads for {} dimensions", pads.size(), axes.size());
     std::vector<int64_t> widths(static_cast<std::size_t>(2 * rank), 0);
     for (std::size_t i = 0; i < axes.size(); ++i) {
-        const auto place = static_cast<std::size_t>(2 * (rank - 1 - c.axis(axes[i], rank)));  // from the last dimension on
+        const auto place = static_cast<std::size_t>(2 * (rank - 1 - c.axis(axes[i], rank)));  // counted from the last dimension
         widths[place] = pads[i];
         widths[place + 1] = pads[i + axes.size()];
     }
@@ -247,7 +247,7 @@ void give_cast(Call& c, int type) {
 void cast_op(Call& c) { give_cast(c, static_cast<int>(c.integer("to", 0))); }
 void cast_like(Call& c) { give_cast(c, c.type(1)); }
 
-// The same bits as another type. Those of real numbers are read where the elements are known.
+// Reinterprets the bits as another type. Those of real numbers can be read only if the elements are known.
 void bit_cast(Call& c) {
     const auto type = static_cast<int>(c.integer("to", 0));
     const std::optional<DType> dtype = dtype_for_onnx(type);
@@ -272,7 +272,7 @@ void bit_cast(Call& c) {
     c.give(y, type);
 }
 
-// Cut, or filled up with zeros, evenly at both ends; the odd element is at the end.
+// Crops, or pads with zeros, evenly at both ends; the odd element is at the end.
 void center_crop_pad(Call& c) {
     const int rank = c.rank(0);
     const std::vector<int64_t> sizes = c.integers(1, "shape");
@@ -294,7 +294,7 @@ void center_crop_pad(Call& c) {
     c.give(pad(c.x(0), widths));
 }
 
-// save_onnx() writes "detach_7" where gradients stop.
+// save_onnx() writes "detach_7" for a stopped gradient.
 const OpForm* stop_of(Call& c) {
     if (!c.interpreter().is_own()) return nullptr;
     const std::string& name = c.node().name();
@@ -317,7 +317,7 @@ void identity(Call& c) {
     c.give(y, c.type(0));
 }
 
-constexpr int64_t kMostBlock = 1 << 20;  // so that its square, times channels, is still a number
+constexpr int64_t kMostBlock = 1 << 20;  // so that its square, times channels, does not overflow
 
 void depth_to_space(Call& c) {
     const Tensor x = c.x(0);

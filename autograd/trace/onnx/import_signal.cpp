@@ -1,4 +1,4 @@
-// ONNX ops on signals and on words: Fourier transforms, windows, mel filters, n-grams.
+// ONNX ops on signals and words: Fourier transforms, windows, mel filters, n-grams.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -39,9 +39,9 @@ std::pair<Tensor, Tensor> waves(int64_t kept, int64_t length, DType dtype) {
     return {tensor(cosines, dtype).reshape({kept, length}), tensor(sines, dtype).reshape({kept, length})};
 }
 
-constexpr int64_t kLongest = 1 << 14;  // of a transform, which is a product with a matrix
+constexpr int64_t kLongest = 1 << 14;  // limit on the length of a transform, which is a product with a matrix
 
-// The transform along the last dimension: re and im (..., length), im may be undefined; the result (..., kept, 2).
+// Transforms along the last dimension: re and im (..., length), im may be undefined; the result is (..., kept, 2).
 Tensor transformed(Call& c, const Tensor& re, const Tensor& im, int64_t kept, bool inverse) {
     const int64_t length = re.size(-1);
     if (length > kLongest) c.reject("a transform of length {}; up to {} are supported", length, kLongest);
@@ -56,19 +56,19 @@ Tensor transformed(Call& c, const Tensor& re, const Tensor& im, int64_t kept, bo
     return inverse ? y / static_cast<double>(length) : y;
 }
 
-// x cut, or filled up with zeros, along the last dimension.
+// x truncated, or padded with zeros, along the last dimension.
 Tensor of_length(const Tensor& x, int64_t length) {
     const int64_t have = x.size(-1);
     if (have == length) return x;
     return have > length ? narrow(x, -1, 0, length) : pad(x, {0, length - have});
 }
 
-// Real signals (..., length) out of the half of their spectrum that is not the other's mirror image, (..., length / 2 + 1) each.
+// Real signals (..., length) from the half of their spectrum that determines the other, (..., length / 2 + 1) each.
 Tensor real_signal(Call& c, const Tensor& re, const Tensor& im, int64_t length) {
     if (length < 1 || length > kLongest) c.reject("a transform of length {}; 1 to {} are supported", length, kLongest);
     const int64_t kept = re.size(-1);
     const auto [cosines, sines] = waves(kept, length, re.dtype());
-    std::vector<double> counts(static_cast<std::size_t>(kept), 2);  // with the mirror image
+    std::vector<double> counts(static_cast<std::size_t>(kept), 2);  // counts the mirror image
     counts[0] = 1;
     if (length % 2 == 0) counts.back() = 1;
     Tensor count;
@@ -90,7 +90,7 @@ void dft(Call& c) {
     const bool inverse = c.flag("inverse", false), onesided = c.flag("onesided", false), is_to_real = inverse && onesided;
     const int64_t length = c.has(1) ? c.integer(1, "dft_length") : is_to_real ? 2 * (x.size(dim) - 1) : x.size(dim);
     if (length < 1) c.reject("a transform of length {}", length);
-    // In float64: what cancels out is to be 0 as nearly as the operand's dtype can say.
+    // In float64, so that terms which cancel leave 0 up to the operand's precision.
     const auto row = [&](int part) { return of_length(transpose(select(x, -1, part), dim, -1), is_to_real ? length / 2 + 1 : length).to(float64); };
     const Tensor re = row(0), im = x.size(-1) == 2 ? row(1) : Tensor();
     if (is_to_real) return c.give(unsqueeze(transpose(real_signal(c, re, im, length), dim, -1), -1).to(x.dtype()));
@@ -113,7 +113,7 @@ void stft(Call& c) {
     c.give(transformed(c, frames(0), x.size(-1) == 2 ? frames(1) : Tensor(), onesided ? length / 2 + 1 : length, false));
 }
 
-// a - b cos(2 pi n / N) + c cos(4 pi n / N)
+// a0 - a1 cos(2 pi n / N) + a2 cos(4 pi n / N)
 void window(Call& c, double a0, double a1, double a2) {
     const int64_t size = c.integer(0, "size");
     if (size < 0 || size > int64_t{1} << 30) c.reject("its size is {}", size);
@@ -157,7 +157,7 @@ void mel_weight_matrix(Call& c) {
     c.give(tensor(values, *dtype).reshape({rows, bins}), type);
 }
 
-// How often each n-gram of a pool occurs in a row of numbers.
+// Counts the occurrences of each n-gram of a pool in a row of numbers.
 void tf_idf(Call& c) {
     Tensor x = c.x(0);
     if (c.given("pool_strings")) c.reject("strings are not supported");
@@ -172,7 +172,7 @@ void tf_idf(Call& c) {
     const int64_t batch = x.size(0), length = x.size(1), width = *std::max_element(columns.begin(), columns.end()) + 1;
     if (*std::min_element(columns.begin(), columns.end()) < 0 || width > 1 << 24) c.reject("its ngram_indexes are out of range");
     Tensor counts = zeros({batch, width}, float32);
-    std::size_t gram = 0;  // of all, in the pool's order
+    std::size_t gram = 0;  // index over all, in the pool's order
     std::vector<double> weights(static_cast<std::size_t>(width), 1);
     for (std::size_t k = 0; k < starts.size(); ++k) {
         const auto n = static_cast<int64_t>(k) + 1;
@@ -212,7 +212,7 @@ void tf_idf(Call& c) {
 
 constexpr int64_t kMostColumns = 1000;
 
-// rows (n, m) in lexicographic order: sorted by one column after the other, from the last on.
+// Sorts rows (n, m) in lexicographic order: by one column after the other, from the last on.
 Tensor row_order(Call& c, const Tensor& rows) {
     if (rows.size(1) > kMostColumns) c.reject("slices of {} elements; up to {} are supported", rows.size(1), kMostColumns);
     Tensor order = arange(rows.size(0), int64);
@@ -230,14 +230,14 @@ void unique_op(Call& c) {
     const Tensor rows = has_axis ? reshape(moved, {x.size(axis), -1}) : reshape(x, {-1, 1});
     const Tensor order = row_order(c, rows), ordered = index_select(rows, 0, order);
     const int64_t n = rows.size(0);
-    // The number of each row's group, in sorted order, and for each row.
+    // The number of each row's group, in sorted order, and then for each row.
     const Tensor begins = any(ne(narrow(ordered, 0, 1, n - 1), narrow(ordered, 0, 0, n - 1)), {1}).to(int64);
     const Tensor group = cat({zeros({1}, int64), cumsum(begins, 0)}, 0);
     Tensor inverse = scatter(zeros({n}, int64), 0, order, group);
     const UniqueResult groups = unique(group, true, false, true);
     Tensor first = scatter_reduce(zeros_like(groups.values), 0, inverse, arange(n, int64), "amin", /*include_self=*/false);
     Tensor counts = groups.counts;
-    if (!c.flag("sorted", true)) {  // by where they occur first
+    if (!c.flag("sorted", true)) {  // ordered by first occurrence
         const Tensor by_first = argsort(first, 0);
         first = index_select(first, 0, by_first);
         counts = index_select(counts, 0, by_first);

@@ -1,4 +1,4 @@
-// Floating types of 8 and 4 bits: what their codes are, and the nearest of them. float32 holds each exactly.
+// Floating types of 8 and 4 bits: the values of their codes, and rounding to them. float32 holds each exactly.
 // E4M3FN, E5M2: Micikevicius et al. 2022; FNUZ: Noune et al. 2022; E2M1, E8M0: the OCP's microscaling formats, 2023.
 #include <cmath>
 #include <limits>
@@ -19,7 +19,7 @@ namespace {
 struct SmallFloat {
     int type, bits, mantissa, bias;
     bool is_signed;
-    int nans;  // how many of the largest codes are nan, and with has_infinity the one before is infinite
+    int nans;  // the number of largest codes that are nan; with has_infinity the code before is infinite
     bool has_infinity;
     bool is_unsigned_zero;  // the code of -0 is the only nan
 };
@@ -38,7 +38,7 @@ const SmallFloat* find(int type) noexcept {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
 
-// Of a code without its sign, as if all codes were finite.
+// The value of a code without its sign, as if all codes were finite.
 double magnitude(const SmallFloat& small, int code) {
     if (!small.is_signed) return std::ldexp(1.0, code - small.bias);
     const int fraction = code & ((1 << small.mantissa) - 1), exponent = code >> small.mantissa;
@@ -49,7 +49,7 @@ double magnitude(const SmallFloat& small, int code) {
 int codes(const SmallFloat& small) { return 1 << (small.is_signed ? small.bits - 1 : small.bits); }
 int finite_codes(const SmallFloat& small) { return codes(small) - small.nans - (small.has_infinity ? 1 : 0); }
 
-// From which number on the next code is nearer.
+// The number from which on the next code is nearer.
 double bound_after(const SmallFloat& small, int code, const std::string& round_mode) {
     const double here = magnitude(small, code), next = magnitude(small, code + 1), middle = (here + next) / 2;
     if (small.is_signed) return code % 2 == 0 ? std::nextafter(middle, kInfinity) : middle;
@@ -100,7 +100,7 @@ Tensor small_float(const Tensor& x, int type, bool saturate, const std::string& 
     if (small.is_signed) y = copysign(y, wide.to(float32));
     if (small.is_unsigned_zero) y = where(eq(y, 0), 0, y);
     if (!small.is_signed && !saturate) y = where(wide < magnitude(small, 0), kNan, y);
-    return where(isnan(wide), has_no_other ? 0.0 : kNan, y);  // what has no nan has 0 in its place
+    return where(isnan(wide), has_no_other ? 0.0 : kNan, y);  // types without nan have 0 in its place
 }
 
 }  // namespace tapir::detail

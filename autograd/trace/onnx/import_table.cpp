@@ -1,4 +1,4 @@
-// All ops that can be read.
+// The table of all ops that can be read.
 #include <algorithm>
 
 #include "tapir/autograd/trace/onnx/import_impl.h"

@@ -1,4 +1,4 @@
-// ONNX's tensors: elements in the model or beside it, in three ways of writing them.
+// ONNX's tensors: elements in the model or beside it, in three encodings.
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -20,11 +20,11 @@ using onnx::TensorProto;
 struct Stored {
     int type;
     DType dtype;       // Tapir's
-    std::size_t bits;  // an element's, in raw data
+    std::size_t bits;  // bits of an element in raw data
     std::int64_t low, high;
 };
 constexpr std::int64_t kHighest = std::numeric_limits<std::int64_t>::max();
-// Those that Tapir has no dtype for.
+// Types without a dtype of Tapir.
 constexpr Stored kWidened[] = {
     {TensorProto::INT8, DType::int32, 8, -128, 127},      {TensorProto::INT16, DType::int32, 16, -32768, 32767},
     {TensorProto::UINT16, DType::int32, 16, 0, 65535},    {TensorProto::UINT32, DType::int64, 32, 0, 4294967295},
@@ -71,7 +71,7 @@ class Reader {
             }
             return from_bytes(raw.data(), shape, *dtype, bytes);
         }
-        if (bits <= 8 && (narrow || small)) {  // a byte a number, of one element or several
+        if (bits <= 8 && (narrow || small)) {  // one byte per number, which holds one element or several
             check_count(proto_.int32_data_size(), static_cast<std::int64_t>(bytes));
             std::string raw;
             for (const std::int32_t value : proto_.int32_data()) raw.push_back(static_cast<char>(value));
@@ -86,7 +86,7 @@ class Reader {
                         fmt::format("the tensor {} {}", proto_.name().empty() ? "of a node" : proto_.name(), problem));
     }
 
-    // size: of all, in bytes.
+    // size: of all elements, in bytes.
     Tensor from_bytes(const char* bytes, const Shape& shape, DType dtype, std::size_t size) const {
         Tensor x = make_empty(shape, dtype, cpu, loc_);
         const auto count = static_cast<std::size_t>(x.numel());
@@ -109,7 +109,7 @@ class Reader {
         return x;
     }
 
-    // Of elements of up to 8 bits: the first of a byte's is in its lowest bits.
+    // The code of an element of up to 8 bits: the first in a byte has the lowest bits.
     static std::size_t code_at(const char* bytes, std::size_t i, std::size_t bits) {
         const auto byte = static_cast<unsigned char>(bytes[i * bits / 8]);
         return (byte >> (i * bits % 8)) & ((std::size_t{1} << bits) - 1);
@@ -172,7 +172,7 @@ class Reader {
         }
     }
 
-    // A file beside the model; a model shall not read others.
+    // Reads a file beside the model; a model must not read others.
     Tensor read_external(const Shape& shape, DType dtype, std::uint64_t length) const {
         namespace fs = std::filesystem;
         std::string location;
@@ -244,11 +244,11 @@ Tensor wrapped(const Tensor& x, int type) {
     if (!narrow || narrow->high == kHighest) return x;
     const Tensor low_bits = bitwise_and(x, narrow->low < 0 ? narrow->high - narrow->low : narrow->high);
     if (narrow->low == 0) return low_bits;
-    return bitwise_xor(low_bits, -narrow->low) + narrow->low;  // the sign's bit
+    return bitwise_xor(low_bits, -narrow->low) + narrow->low;  // extends the sign bit
 }
 
 std::string onnx_type_name(int type) {
-    // Those after BFLOAT16 may be newer than the schema at hand.
+    // Types after BFLOAT16 may be newer than the installed schema.
     constexpr const char* names[] = {"UNDEFINED", "FLOAT",      "UINT8",      "INT8",         "UINT16",         "INT16",      "INT32",
                                      "INT64",     "STRING",     "BOOL",       "FLOAT16",      "DOUBLE",         "UINT32",     "UINT64",
                                      "COMPLEX64", "COMPLEX128", "BFLOAT16",   "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ",

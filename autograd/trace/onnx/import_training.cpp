@@ -1,4 +1,4 @@
-// ONNX's preview of training: one step of an optimizer. R: the learning rate, T: the number of steps before; then x, gradients, states.
+// ONNX's preview of training: one step of an optimizer. R: the learning rate, T: the number of earlier steps; then x, gradients, states.
 #include "tapir/autograd/trace/onnx/import_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/mask.h"
@@ -34,7 +34,7 @@ void adam(Call& c) {
     const double alpha = c.real("alpha", 0.9), beta = c.real("beta", 0.999), norm = c.real("norm_coefficient", 0),
                  norm_post = c.real("norm_coefficient_post", 0), eps = c.real("epsilon", 1e-6);
     const Tensor rate = c.x(0), t = c.x(1).to(c.dtype(0));
-    // Corrected for the zeros that the averages began with, after the first step.
+    // Corrects for the zeros at the start of the averages, after the first step.
     const Tensor corrected = rate * sqrt(1 - pow(beta, t)) / (1 - pow(alpha, t)), adjusted = where(c.x(1) > 0, corrected, rate);
     std::vector<Tensor> new_x, new_v, new_h;
     for (int i = 0; i < n; ++i) {

@@ -1,4 +1,4 @@
-// What reading and writing ONNX have in common: protobuf's messages, and element types.
+// Shared by reading and writing ONNX: protobuf's messages, and element types.
 #pragma once
 
 #pragma GCC diagnostic push
@@ -15,15 +15,15 @@
 
 namespace tapir::detail {
 
-// How load_onnx() tells what an initializer was in a graph that save_onnx() wrote: its doc string. Without one it is a parameter that requires
-// gradients.
+// Doc strings by which load_onnx() tells the kind of an initializer in a graph that save_onnx() wrote. Without one it is a parameter that
+// requires gradients.
 inline constexpr const char* kOnnxProducer = "Tapir";
 inline constexpr const char* kOnnxConstant = "constant of the program";
 inline constexpr const char* kOnnxBuffer = "parameter without gradients";
 
 /// ONNX's TensorProto::DataType.
 int onnx_type(DType dtype) noexcept;
-/// Nothing for those that Tapir has not: int8, strings, complex numbers ...
+/// nullopt for types that Tapir does not have: int8, strings, complex numbers ...
 std::optional<DType> dtype_of_onnx(int type) noexcept;
 
 }  // namespace tapir::detail

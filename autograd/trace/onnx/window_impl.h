@@ -8,9 +8,9 @@
 namespace tapir::detail {
 
 struct OnnxWindow {
-    int dims = 0;  // spatial ones
+    int dims = 0;  // spatial dimensions
     std::vector<std::int64_t> kernel, stride, dilation, before, after;
-    bool is_by_size = false;  // the pads differ with the size of a named dimension: for all sizes the same ops shall have them
+    bool is_by_size = false;  // the pads depend on the size of a named dimension: the ops must be the same for all sizes
 
     bool is_symmetric() const { return before == after && !is_by_size; }
     Shape padding() const { return before; }

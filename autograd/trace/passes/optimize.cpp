@@ -1,4 +1,4 @@
-// All passes, one after the other.
+// Runs all passes, one after the other.
 #include "tapir/autograd/trace/passes/passes.h"
 
 namespace tapir {
@@ -9,7 +9,7 @@ struct Pass {
     int (*run)(Graph& graph, const PassOptions& options);
 };
 
-// Dead code first, so that nothing is done for it; what algebra makes alike is found by what follows.
+// Dead code first, so that no work is done for it; passes after algebra find the nodes that it made alike.
 constexpr Pass kPasses[] = {
     {"eliminate_dead_code", [](Graph& graph, const PassOptions&) { return eliminate_dead_code(graph); }},
     {"fold_batch_norm", [](Graph& graph, const PassOptions&) { return fold_batch_norm(graph); }},

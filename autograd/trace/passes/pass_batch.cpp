@@ -1,4 +1,4 @@
-// Products of small operands with one matrix, none of which needs another's result, as one product: the matrix is read once. The nodes
+// Joins products of small operands with one matrix, none of which needs another's result: the matrix is read once. Examples are the nodes
 // of a level of a tree, and the inputs of a recurrent net at all times.
 #include <algorithm>
 #include <map>
@@ -15,7 +15,7 @@ namespace {
 using Value = Graph::Value;
 using Node = Graph::Node;
 
-constexpr std::int64_t kMostRows = 16;          // of one operand: with more, the matrix is not what is waited for
+constexpr std::int64_t kMostRows = 16;          // per operand: with more, reading the matrix is not the bottleneck
 constexpr std::int64_t kMostTogether = 64;      // rows: more gain nothing, and their results take memory
 constexpr std::int64_t kLeastMatrix = 32 * 32;  // elements
 
@@ -23,7 +23,7 @@ using Key = std::tuple<std::string, const Value*, const Value*, DType, std::size
 
 std::int64_t number_at(const Value* value, std::size_t d) { return value->shape[d].is_number() ? value->shape[d].number() : -1; }
 
-// What makes products one another's companions; false: they are none.
+// The properties that products must share to be joined. Returns false if the node is no such product.
 bool key_of(const Node& node, Key& key) {
     if ((!node.is(linear_form) && !node.is(matmul_form)) || node.inputs.size() < 2 || node.results.size() != 1) return false;
     const Value *x = node.inputs[0], *w = node.inputs[1], *b = node.inputs.size() > 2 ? node.inputs[2] : nullptr;
@@ -82,7 +82,7 @@ void batch(Graph& graph, const std::vector<Node*>& nodes, std::vector<Graph::Joi
     }
 }
 
-// Of these nodes those that need as many others before them: none of them needs another.
+// Groups nodes by the number of members before them that they need: those of a group do not need each other.
 std::map<int, std::vector<Node*>> by_depth(const Graph& graph, const std::vector<Node*>& members) {
     std::unordered_map<const Node*, int> depth;
     std::map<int, std::vector<Node*>> levels;

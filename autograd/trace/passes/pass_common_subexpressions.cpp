@@ -1,4 +1,4 @@
-// Common subexpressions: nodes by what they compute, in the order in which they run.
+// Common subexpressions: compares nodes by what they compute, in running order.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -13,7 +13,7 @@
 namespace tapir {
 namespace {
 
-constexpr std::int64_t kCompared = 1 << 16;  // elements: larger constants are told apart by their tensors
+constexpr std::int64_t kCompared = 1 << 16;  // elements: larger constants are compared by their tensors
 
 int join_constants(Graph& graph) {
     const detail::PauseRecording pause;
@@ -32,7 +32,7 @@ int join_constants(Graph& graph) {
     return changes;
 }
 
-// Equal for nodes that compute the same.
+// A key that is equal for nodes that compute the same.
 std::string key_of(const Graph::Node& node) {
     std::vector<int> inputs;
     for (const Graph::Value* input : node.inputs) inputs.push_back(input->number);
@@ -47,7 +47,7 @@ std::string key_of(const Graph::Node& node) {
     return key;
 }
 
-// Sizes that follow from no formula are called otherwise in each place.
+// Sizes without a formula have a different name in each place.
 bool is_alike(const Graph::Value& a, const Graph::Value& b) { return a.dtype == b.dtype && a.device == b.device && a.shape == b.shape; }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Dead code: nodes are looked at from the last to the first, so that what only dead nodes use is dead too.
+// Dead code: visits nodes from the last to the first, so that nodes used by dead nodes only are dead too.
 #include "tapir/autograd/trace/passes/passes.h"
 #include "tapir/autograd/trace/passes/rewrite_impl.h"
 

@@ -1,4 +1,4 @@
-// Batch normalisation as part of the layer before it: weight and bias of each channel are scaled once, not the images.
+// Folds batch normalisation into the layer before it: scales weight and bias of each channel once, instead of the images.
 //
 //     (conv(x, w) + b - mean) * scale + beta = conv(x, w * scale) + (b - mean) * scale + beta,  scale = gamma / sqrt(var + eps)
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace tapir::rewrite {
 namespace {
 
-// What batch_norm is called with; null: without.
+// The operands of batch_norm; null: absent.
 struct Normalization {
     Value *mean, *var, *gamma, *beta;
     double eps;
@@ -17,7 +17,7 @@ struct Normalization {
 
 std::optional<Normalization> normalization_of(const Graph& graph, const Node& node) {
     if (!node.is(batch_norm_form) || flag_of(node, "training")) return std::nullopt;
-    for (std::size_t k = 1; k < node.results.size(); ++k) {  // statistics that its gradient reads
+    for (std::size_t k = 1; k < node.results.size(); ++k) {  // statistics for its gradient
         if (!node.results[k]->uses.empty() || is_output(graph, node.results[k])) return std::nullopt;
     }
     std::size_t next = 1;
@@ -31,7 +31,7 @@ std::optional<Normalization> normalization_of(const Graph& graph, const Node& no
     return n.mean && n.var ? std::optional(n) : std::nullopt;
 }
 
-// Which dimension of the layer's weight are the channels that it makes; -1: this is no such layer.
+// The dimension of the layer's weight that is its output channels; -1: the layer cannot be folded.
 int channels_of(const Node& layer) {
     const std::size_t rank = layer.results[0]->shape.size();
     if (layer.is(convolution_form)) return rank > 2 ? 0 : -1;

@@ -1,4 +1,4 @@
-// Constant folding: nodes whose inputs are constants are run.
+// Constant folding: runs nodes whose inputs are constants.
 #include <algorithm>
 
 #include "tapir/autograd/trace/passes/passes.h"
@@ -9,17 +9,17 @@
 namespace tapir {
 namespace {
 
-constexpr std::int64_t kMostOfOneNumber = 64;  // elements of a constant that are all the same: number_of() finds that out again
+constexpr std::int64_t kMostOfOneNumber = 64;  // elements of a constant that are all equal: few enough for number_of() to detect that
 
 bool is_foldable(const Graph& graph, const Graph::Node& node, std::int64_t most_elements) {
     if (node.attributes().is_random() || node.attributes().is_symbolic() || node.is(empty_form)) return false;
-    if (node.attributes().has_graph()) return false;  // a loop in a branch that is never taken may have no end
+    if (node.attributes().has_graph()) return false;  // a loop in a branch that is never taken may not end
     const auto is_constant = [](const Graph::Value* value) { return value->kind == Graph::Kind::constant; };
     if (!std::all_of(node.inputs.begin(), node.inputs.end(), is_constant)) return false;
-    // What is as large as an operand takes that one's place: a large weight times its scale is one more weight only until the next pass.
+    // A result as large as an operand replaces it: a large weight times its scale is an additional weight only until the next pass.
     std::int64_t most = most_elements;
     for (const Graph::Value* input : node.inputs) most = std::max(most, input->data.numel());
-    // A copy is what keeps an output apart from the graph's constants.
+    // The copy keeps an output apart from the graph's constants.
     if (node.is(clone_form) && rewrite::is_seen(graph, node.results[0])) return false;
     return std::all_of(node.results.begin(), node.results.end(), [&](const Graph::Value* result) {
         std::int64_t count = 1;
@@ -31,7 +31,7 @@ bool is_foldable(const Graph& graph, const Graph::Node& node, std::int64_t most_
     });
 }
 
-// What it computes; empty where that fails, as it may in a branch that never runs.
+// The node's results; empty if computing them fails, as it may in a branch that never runs.
 std::vector<Tensor> results_of(const Graph::Node& node) {
     std::vector<const Tensor*> inputs;
     for (const Graph::Value* input : node.inputs) inputs.push_back(&input->data);
@@ -40,7 +40,7 @@ std::vector<Tensor> results_of(const Graph::Node& node) {
     try {
         node.form().run({inputs.data(), static_cast<int>(inputs.size()), node.attributes().data()}, results.data());
         for (std::size_t k = 0; k < node.results.size(); ++k) {
-            // A view would keep all of what it is a view of.
+            // A view would keep all of its base.
             results[k] = results[k].to(node.results[k]->device, node.results[k]->dtype).clone();
         }
     } catch (const Error&) {

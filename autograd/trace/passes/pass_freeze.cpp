@@ -1,4 +1,4 @@
-// Freezing: a model that is not trained any more.
+// Freezing: for a model that is no longer trained.
 #include <algorithm>
 
 #include "tapir/autograd/trace/passes/passes.h"
@@ -15,7 +15,7 @@ int freeze(Graph& graph) {
         const auto writes_to_it = [&](const Graph::Update& update) { return update.target == parameter; };
         if (std::any_of(graph.updates().begin(), graph.updates().end(), writes_to_it)) continue;
         graph.make_constant(parameter);
-        parameter->data = parameter->data.detach().clone();  // the model may go on training in its own memory
+        parameter->data = parameter->data.detach().clone();  // the model may be trained further in its own memory
         ++changes;
     }
     return changes;

@@ -1,5 +1,5 @@
-// Fusion: element-wise ops of one shape and dtype, and truth values between them, that work on each other's results become one node, and
-// a sum or a mean at their end with them.
+// Fusion: element-wise ops of one shape and dtype (and truth values between them) that work on each other's results become one node,
+// together with a sum or a mean at their end.
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
@@ -27,7 +27,7 @@ bool can_fuse_on(Device device) {
     return device == cpu;
 }
 
-// What an op computes in: bool where it knows truth values only, which fits any dtype.
+// The dtype that an op computes in: bool if it has only truth values, which fits any dtype.
 DType computed_in(const Node& node) {
     if (node.results[0]->dtype != bool_) return node.results[0]->dtype;
     for (const Value* input : node.inputs) {
@@ -36,7 +36,7 @@ DType computed_in(const Node& node) {
     return bool_;
 }
 
-// Whether a kernel of this dtype can hold the number: truth values and int32 are computed in 32 bits.
+// True if a kernel of this dtype can hold the number: truth values and int32 are computed in 32 bits.
 bool fits(const Value& number, DType dtype) {
     if (is_floating(number.dtype) && !is_floating(dtype)) return false;
     if (number.dtype != int64 || dtype == int64 || is_floating(dtype)) return true;
@@ -44,7 +44,7 @@ bool fits(const Value& number, DType dtype) {
     return value >= INT32_MIN && value <= INT32_MAX;
 }
 
-// Of what runs as a loop over numbers of one dtype, and over truth values.
+// True if the node can run as a loop over numbers of one dtype, and over truth values.
 bool can_fuse(const Node& node) {
     const std::optional<FusedOp> op = fused_op(node.form());
     if (!op || node.results.size() != 1 || node.attributes().is_symbolic()) return false;
@@ -136,8 +136,8 @@ class Fusion {
         return edges;
     }
 
-    // Every node and every group has a place in an order in which they can run. Two become one at the first one's place, where what the
-    // second one needs beside it comes before, or at the second one's, where what needs the first one comes after; -1: neither.
+    // Every node and every group has a place in a valid running order. Joins two groups at the first one's place, if all else that the second
+    // needs comes before it, or at the second one's place, if all that needs the first comes after it; -1: neither.
     int place_of(const std::vector<Node*>& first, int first_place, const std::vector<Node*>& second, int second_place) const {
         const std::unordered_set<const Node*> both = [&] {
             std::unordered_set<const Node*> set(first.begin(), first.end());
@@ -162,9 +162,9 @@ class Fusion {
         return group == group_.end() ? position_.at(node) : groups_[group->second].place;
     }
 
-    // Whether it costs memory that matters to run the group later: what only it reads stays until then, and what it gives is not there yet.
+    // True if running the group later costs significant memory: values that only it reads live until then, while its results do not exist yet.
     bool keeps_more(const Group& group) const {
-        constexpr std::int64_t least = 16 * 1024;  // bytes: as long as all lies in the first-level cache
+        constexpr std::int64_t least = 16 * 1024;  // bytes: all fits into the first-level cache
         const std::unordered_set<const Node*> within(group.nodes.begin(), group.nodes.end());
         const Edges edges = edges_of(group.nodes);
         std::int64_t bytes = 0;
@@ -227,7 +227,7 @@ class Fusion {
         return body;
     }
 
-    // A sum or a mean of the only result that nothing else needs.
+    // A sum or a mean of the only result, if nothing else needs that.
     Node* reduction_of(const Edges& edges) const {
         if (edges.outputs.size() != 1) return nullptr;
         const Value* result = edges.outputs[0];
@@ -235,7 +235,7 @@ class Fusion {
             return nullptr;
         Node* user = result->uses[0].node;
         if ((!user->is(sum_form) && !user->is(mean_form)) || user->attributes().is_symbolic()) return nullptr;
-        // Over the last dimensions, or all: others need the whole tensor first.
+        // Over the last dimensions, or all: other reductions need the whole tensor first.
         const auto dims = std::get<std::vector<SymInt>>(user->attributes().get("dims"));
         for (std::size_t i = 0; i < dims.size(); ++i) {
             if (dims[i].number() != static_cast<std::int64_t>(result->shape.size() - dims.size() + i)) return nullptr;
@@ -266,7 +266,7 @@ class Fusion {
     std::unordered_map<const Node*, std::size_t> group_;
     std::vector<Group> groups_;
     std::vector<Graph::Joined> joined_;
-    std::unordered_set<const Value*> kept_;  // that others see
+    std::unordered_set<const Value*> kept_;  // seen by others
 };
 
 }  // namespace

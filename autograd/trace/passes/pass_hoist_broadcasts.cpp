@@ -1,4 +1,4 @@
-// Broadcast hoisting: element-wise ops are computed before their operands are expanded.
+// Broadcast hoisting: computes element-wise ops before their operands are expanded.
 #include <algorithm>
 
 #include "tapir/autograd/trace/passes/passes.h"
@@ -9,10 +9,10 @@ namespace {
 
 bool is_number(const Value* value) { return value->kind == Graph::Kind::constant && value->shape.empty(); }
 
-// Of where() and masked_fill(): which operand is the mask; -1: none.
+// The mask operand of where() and masked_fill(); -1 for other ops.
 int mask_of(const Node& node) { return node.is(where_form) ? 0 : node.is(masked_fill_form) ? 1 : -1; }
 
-// Whether dimensions of operands do not count for the dtype that the op computes in: all are of one, beside numbers.
+// True if the rank of operands does not matter for the dtype that the op computes in: all have one dtype, beside numbers.
 bool is_of_one_dtype(const Node& node) {
     const Value* first = nullptr;
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {
@@ -24,13 +24,13 @@ bool is_of_one_dtype(const Node& node) {
     return first != nullptr;
 }
 
-// What an operand was before it was expanded.
+// The value before it was expanded.
 Value* before_expansion(Value* value) {
     for (const Node* expansion = made_by(value, expand_form); expansion; expansion = made_by(value, expand_form)) value = expansion->inputs[0];
     return value;
 }
 
-// What stands for one as small as it broadcasts from: what it was before, or the number that it is full of.
+// A smaller replacement of an operand that broadcasts to it: its value before expansion, or the number that it is full of.
 struct Operand {
     Value* value;
     std::optional<double> number;
@@ -65,7 +65,7 @@ Value* before_expansions(Graph& graph, Node& node) {
     }
     if (!shape || !is_smaller || !is_on_device) return nullptr;
     const bool is_all = *shape != result->shape;
-    // An output would lie in memory as if it were small.
+    // An output would share memory as if it were small.
     if (is_all && (is_seen(graph, result) || !is_given(graph, result->shape))) return nullptr;
     std::vector<Value*> inputs;
     for (const Operand& operand : operands) {
@@ -77,14 +77,14 @@ Value* before_expansions(Graph& graph, Node& node) {
     return put(graph, node, expand_form, {small}, {{"shape", result->shape}}, result);
 }
 
-// Whether the product of constants is far from the ends of any floating dtype's range.
+// True if the product of constants is far from the ends of any floating dtype's range.
 bool is_plain_product(const Value* a, const Value* b) {
     const std::optional<Magnitudes> one = magnitudes_of(a), other = magnitudes_of(b);
     return one && other && one->least * other->least > 1e-30 && one->most * other->most < 1e30;
 }
 
-// (x * a) * b -> x * (a * b), where a * b is smaller than x; of integers sums too. Sums of floats are not as exact in another order. Their
-// products may overflow or be 0: where x is 0 or infinite, that would be nan.
+// (x * a) * b -> x * (a * b), if a * b is smaller than x; for integers sums too. Sums of floats are less exact in another order. Products of
+// floats may overflow or become 0: if x is 0 or infinite, that would be nan.
 Value* small_ones_together(Graph& graph, Node& node, bool allow_nonfinite) {
     const Value* result = node.results[0];
     const DType dtype = result->dtype;

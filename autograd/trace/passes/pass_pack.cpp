@@ -1,4 +1,4 @@
-// Weights of linear layers of one row, as they are read fastest.
+// Packs weights of linear layers of one row in the layout that is read fastest.
 #include <unordered_set>
 
 #include "tapir/autograd/op_form.h"
@@ -12,7 +12,7 @@ namespace {
 using Value = Graph::Value;
 using Node = Graph::Node;
 
-// Of all such weights, which a run reads one after the other. Beyond, they come from where they are not read faster in this layout.
+// The limit for all such weights, which a run reads in turn. Beyond it, memory is slow enough that this layout is not faster.
 constexpr std::size_t kMostBytes = 1024 * 1024;
 
 bool is_of_one_row(const Node& node) {
@@ -45,7 +45,7 @@ int pack_weights(Graph& graph, const std::function<bool(const Graph::Node&)>& ta
     for (Node* node : nodes) {
         std::vector<Value*> inputs = node->inputs;
         inputs[1] = nullptr;
-        for (const Graph::Joined& other : packed) {  // of the same weight
+        for (const Graph::Joined& other : packed) {  // for the same weight
             if (other.nodes[0]->inputs[1] == node->inputs[1]) inputs[1] = other.inputs[1];
         }
         if (!inputs[1]) inputs[1] = graph.add_constant(packed_weight(node->inputs[1]->data));

@@ -1,4 +1,4 @@
-// Algebraic simplification: rules in groups, over and over until none finds anything.
+// Algebraic simplification: applies groups of rules until none changes anything.
 #include "tapir/autograd/trace/passes/passes.h"
 #include "tapir/autograd/trace/passes/simplify_impl.h"
 

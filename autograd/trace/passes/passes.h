@@ -1,13 +1,13 @@
-// Passes: what makes a graph smaller or faster without changing what it computes, beyond rounding.
+// Passes: make a graph smaller or faster without changing what it computes, beyond rounding.
 //
 //     optimize(graph);
 //
-// Each changes the graph in place, the graphs within it too (branches, bodies of loops), and gives how many changes it made. The names,
-// shapes and dtypes of inputs and outputs and what is written to parameters stay, and so do guards and the order in which random numbers
-// are drawn. Beyond rounding means: the sign of zero, and what overflows or underflows on the way, may come out otherwise, and what is
-// computed from that: x*1e20*1e-20 becomes x, log(softmax(x)) is finite where softmax(x) is 0, 1/(x + 0) of -0 is -inf, and sums of
-// quotients or means of products may be infinite where they were not. What infinite and nan operands give stays: x * 0 is not 0;
-// PassOptions say otherwise.
+// Each pass changes the graph in place, also the graphs within it (branches, bodies of loops), and returns the number of changes. Names,
+// shapes and dtypes of inputs and outputs, writes to parameters, guards, and the order in which random numbers are drawn stay the
+// same. Beyond rounding means: the sign of zero, and values that overflow or underflow on the way, may differ, and so may results
+// computed from these: x*1e20*1e-20 becomes x, log(softmax(x)) is finite where softmax(x) is 0, 1/(x + 0) of -0 is -inf, and sums of
+// quotients or means of products may be infinite where they were not. Results for infinite and nan operands stay: x * 0 is not 0;
+// PassOptions can lift that.
 #pragma once
 
 #include <functional>
@@ -16,65 +16,65 @@
 
 namespace tapir {
 
-/// Takes away what no output, update or guard needs. Random ops stay: the numbers that others draw depend on them.
+/// Removes nodes that no output, update or guard needs. Random ops stay: the numbers that others draw depend on them.
 int eliminate_dead_code(Graph& graph);
 
-/// One node for several of the same op, inputs and attributes; one constant for several of the same elements. Random ops stay.
+/// Merges nodes of the same op, inputs and attributes, and constants of the same elements. Random ops stay.
 int eliminate_common_subexpressions(Graph& graph);
 
-/// Computes what depends on constants only, where the result has at most `most_elements`, or no more than the largest of these constants
-/// (a weight and the scale of a batch normalisation become one weight). Parameters are no constants, since they may be
-/// trained: see freeze(). A constant that Graph::add_constant() was given is the program's own tensor, and what is written to that later the graph
-/// sees, but not what was computed from it here. zeros(), full(), expand() of much stay, which are small as ops.
+/// Computes results that depend on constants only, if they have at most `most_elements`, or no more than the largest of these constants
+/// (a weight and the scale of a batch normalisation become one weight). Parameters are not constants, since they may be
+/// trained: see freeze(). A constant from Graph::add_constant() is the program's own tensor: the graph sees later writes to it, but
+/// results computed from it here do not. Large results of zeros(), full(), expand() are not computed, since the ops are smaller.
 int fold_constants(Graph& graph, std::int64_t most_elements = 1 << 20);
 
 struct PassOptions {
-    /// Whether a number may come out as nan or infinite, or the other way round, where a factor is infinite or nan, a divisor 0, or a dimension with
-    /// a name has size 0: c*a + c*b -> c*(a + b), a/c + b/c -> (a + b)/c and sum(x*c) -> sum(x)*c for any c then, else for finite constants
-    /// (and of integers); (x*a)*b -> x*(a*b) for any a and b then, else for constants whose product is neither 0 nor infinite; pow(x, 0.5) -> sqrt(x), pow(x, -0.5) -> rsqrt(x).
+    /// Allows results to become nan or infinite, or cease to be, if a factor is infinite or nan, a divisor is 0, or a dimension with
+    /// a name has size 0. Then c*a + c*b -> c*(a + b), a/c + b/c -> (a + b)/c and sum(x*c) -> sum(x)*c hold for any c, else for finite constants
+    /// (and integers); (x*a)*b -> x*(a*b) for any a, b, else for constants of finite nonzero product; pow(x, .5) -> sqrt(x), pow(x, -.5) -> rsqrt(x).
     bool allow_nonfinite = false;
 };
 
-/// Algebra. What changes nothing goes: x*1, x/1, x + 0, x - 0, -(-x), transposes and permutations that undo each other, reshapes, expansions,
-/// conversions and copies that change nothing, where() of a constant mask. What comes in chains becomes one: transposes, reshapes, expansions,
-/// conversions, sums, numbers (x*2*3). And c*a + c*b -> c*(a + b) (see PassOptions), log(softmax(x)) -> log_softmax(x), pow(x, 2) -> square(x) and
-/// its like, sums of one element, of products with what is the same for all (sum(x*2) -> sum(x)*2), and of what was expanded.
+/// Algebra. Removes what changes nothing: x*1, x/1, x + 0, x - 0, -(-x), transposes and permutations that undo each other, reshapes, expansions,
+/// conversions and copies without effect, where() of a constant mask. Joins chains: transposes, reshapes, expansions,
+/// conversions, sums, numbers (x*2*3). Also c*a + c*b -> c*(a + b) (see PassOptions), log(softmax(x)) -> log_softmax(x), pow(x, 2) -> square(x) and
+/// the like, sums of one element, of products with a common factor (sum(x*2) -> sum(x)*2), and of expanded values.
 int simplify(Graph& graph, const PassOptions& options = {});
 
-/// Element-wise ops are computed before their operands are expanded: exp(x.expand({n, 3})) -> exp(x).expand({n, 3}); operands that
-/// broadcast by themselves are not expanded first; numbers take the place of tensors that are full of one; and what is small is put
-/// together first: (x * a) * b -> x * (a * b), where a * b is smaller than x (of floats: see PassOptions), and of integers sums.
+/// Computes element-wise ops before their operands are expanded: exp(x.expand({n, 3})) -> exp(x).expand({n, 3}). Operands that
+/// broadcast by themselves are not expanded first; numbers replace tensors that are full of one; and small operands are combined
+/// first: (x * a) * b -> x * (a * b), if a * b is smaller than x (for floats: see PassOptions), and likewise sums of integers.
 int hoist_broadcasts(Graph& graph, const PassOptions& options = {});
 
-/// Batch normalisation in evaluation mode behind a convolution or a linear layer becomes part of its weight and bias (Jacob et al. 2018,
-/// section 3.2), where weight and statistics are constants: of a model that is traced in evaluation mode with parameters, after freeze().
-/// with_parameters: also where they are parameters; the new weight is computed from them in each run then, and they can still be trained.
-/// That pays off where the images are larger than the weights.
+/// Folds batch normalisation in evaluation mode into the weight and bias of the convolution or linear layer before it (Jacob et al. 2018,
+/// section 3.2), if weight and statistics are constants: for a model that is traced in evaluation mode with parameters, after freeze().
+/// with_parameters: also if they are parameters; each run then computes the new weight from them, and they can still be trained.
+/// This pays off if the images are larger than the weights.
 int fold_batch_norm(Graph& graph, bool with_parameters = false);
 
-/// For inference: parameters that the graph does not write to become constants, copies of them, so that what is computed from them alone is
-/// computed once. Their names stay in listings. Gives how many; training the model they are from changes this graph no more.
+/// For inference: turns parameters that the graph does not write to into constants, as copies, so that results computed from them alone are
+/// computed once. Their names stay in listings. Returns their number. Training the model later does not change this graph.
 int freeze(Graph& graph);
 
-/// How many changes one pass has made.
+/// The number of changes that one pass has made.
 struct PassReport {
     const char* pass;
     int changes;
 };
 
-/// All of them but freeze(), in a fixed order, again and again until nothing changes. One line for each pass. What fold_constants() has
-/// computed follows the tensors that it was computed from no more.
+/// Runs all passes but freeze(), in a fixed order, until nothing changes. Returns one entry for each pass. Results that fold_constants() has
+/// computed do not follow later changes of the tensors that they were computed from.
 std::vector<PassReport> optimize(Graph& graph, const PassOptions& options = {});
 
-/// One `fused` node for element-wise ops of one shape and dtype that work on each other's results: they run as one pass over memory, with
-/// the same numbers. One `fused_reduce` where a sum or a mean is all that their result is needed for. What runs a graph does this itself (Graph::run, Graph::compile); it is no part of optimize().
-/// takes: which nodes; null: all.
+/// Joins element-wise ops of one shape and dtype that work on each other's results into one `fused` node: one pass over memory, with
+/// the same numbers. One `fused_reduce` if only a sum or a mean needs the result. Graph::run and compile() do this themselves; optimize() does not.
+/// takes: selects nodes; null: all.
 int fuse_elementwise(Graph& graph, const std::function<bool(const Graph::Node&)>& takes = {});
-/// One product for several with the same matrix, each of few rows, that do not need each other's results: the matrix is read once. The
-/// results are views of its rows, the same up to rounding; outputs are made apart. Done by what runs a graph, too.
+/// Joins products with the same matrix, of few rows each, that do not need each other's results: the matrix is read once. The
+/// results are views of its rows, equal up to rounding; outputs are made apart. Graph::run and Graph::compile do this, too.
 int batch_products(Graph& graph, const std::function<bool(const Graph::Node&)>& takes = {});
-/// linear() of one row by a weight that is a constant (see freeze()) reads a copy of the weight in a layout in which that is one
-/// stream of memory, where these weights together are no more than 1 MB; the results are the same up to rounding. Done by what runs a graph, too.
+/// Lets linear() of one row by a constant weight (see freeze()) read a copy of the weight in a layout that makes it one
+/// stream of memory, if these weights are at most 1 MB in total. Results are equal up to rounding. Graph::run and compile() do this, too.
 int pack_weights(Graph& graph, const std::function<bool(const Graph::Node&)>& takes = {});
 
 }  // namespace tapir

@@ -1,4 +1,4 @@
-// Patterns: how they are read, found, and written.
+// Patterns: parsing, matching, and writing.
 #include "tapir/autograd/trace/passes/pattern_impl.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace tapir::rewrite {
 namespace {
 
 struct Term {
-    char letter = 0;  // of what stands for any value
+    char letter = 0;  // for a term that stands for any value
     double number = 0;
     std::string op;  // "": a letter or a number
     std::vector<Term> operands;
@@ -46,11 +46,11 @@ struct Rewriting {
     unsigned where;
 };
 
-// What a pattern was found to stand for.
+// The match of a pattern.
 struct Found {
     std::array<Value*, 26> letters{};
     const Node* with_attributes = nullptr;
-    bool has_wide_numbers = false;  // tensors full of one, which may have dimensions that nothing else has
+    bool has_wide_numbers = false;  // tensors full of one number, which may have dimensions that nothing else has
     Value*& of(char letter) { return letters[static_cast<std::size_t>(letter - 'a')]; }
 };
 
@@ -77,7 +77,7 @@ class Search {
         }
         Value*& known = found.of(term.letter);
         if (known) return known == value || is_same_number(known, value);
-        // Numbers do not count in a promotion.
+        // Numbers do not take part in promotion.
         const bool is_number = value->kind == Graph::Kind::constant && value->shape.empty();
         if (!is_mask(term.letter) && value->dtype != type_.dtype && !is_number) return false;
         known = value;
@@ -93,7 +93,7 @@ class Search {
             !(where_ & Pattern::once && !has_one_use(graph_, value));
     }
 
-    // Each is looked for from the last on, in either order of its operands.
+    // Matches terms from the last on, with the operands in either order.
     bool finds_all(std::vector<std::pair<const Term*, Value*>> wanted, Found& found) const {
         while (!wanted.empty()) {
             const auto [term, value] = wanted.back();
@@ -127,7 +127,7 @@ class Search {
     unsigned where_;
 };
 
-// The shape of what a term makes of operands that broadcast; none where it is not known.
+// The shape of a term's result for operands that broadcast; nullopt if it is not known.
 std::optional<Sizes> shape_of(const Term& term, Found& found) {
     if (term.op.empty()) return found.of(term.letter)->shape;
     std::optional<Sizes> shape = Sizes();
@@ -163,7 +163,7 @@ Value* rewritten(Graph& graph, Node& root, const Rewriting& rewriting, bool allo
         Value* other = found.of(rewriting.to.letter);
         return same_type(other, result) ? other : nullptr;
     }
-    // An op within the result needs a shape of its own; and one operand at least says the dtype and the device.
+    // An op within the result needs a shape of its own; and at least one operand must determine dtype and device.
     bool is_told = false;
     for (char letter = 'a'; letter <= 'z'; ++letter) {
         const Value* value = found.of(letter);

@@ -1,4 +1,4 @@
-// What passes are made of.
+// Tools for passes.
 #include "tapir/autograd/trace/passes/rewrite_impl.h"
 
 #include <algorithm>
@@ -17,19 +17,19 @@
 namespace tapir::rewrite {
 namespace {
 
-// Where the memory of a value comes from, if it is only looked at; certainly: by views that are never copies. Null: not known.
+// The owner of a value's memory, if the value is a view; certainly: only through views that are never copies. Null: not known.
 const Value* memory_of(const Value* value, bool certainly) {
     while (value->maker) {
         const Sharing sharing = sharing_of(*value->maker, 0);
         if (sharing == Sharing::never) return value;
         if (certainly && sharing == Sharing::maybe) return nullptr;
-        if (value->maker->attributes().has_graph()) return nullptr;  // a branch gives what it likes
+        if (value->maker->attributes().has_graph()) return nullptr;  // a branch may return any tensor
         value = value->maker->inputs[0];
     }
     return value;
 }
 
-// Whether several elements of a value lie in one place.
+// True if several elements of a value share one place in memory.
 bool is_expanded(const Value* value) {
     for (; value->maker && sharing_of(*value->maker, 0) != Sharing::never; value = value->maker->inputs[0]) {
         if (value->maker->is(expand_form) || value->maker->is(windows_form)) return true;
@@ -37,7 +37,7 @@ bool is_expanded(const Value* value) {
     return false;
 }
 
-// None of a whole number that may be another one as a double.
+// nullopt for a whole number that a double may not hold exactly.
 std::optional<double> exact(double number, DType dtype) {
     constexpr double kExact = 9007199254740992;  // 2^53
     return is_floating(dtype) || std::abs(number) < kExact ? std::optional(number) : std::nullopt;
@@ -55,7 +55,7 @@ std::optional<double> number_in(const Attribute& attribute) {
 std::optional<double> rounded(std::optional<double> number, DType dtype) { return number ? exact(rewrite::rounded(*number, dtype), dtype) : number; }
 
 std::optional<double> number_in_constant(const Tensor& x) {
-    constexpr std::int64_t kLookedAt = 64;  // elements
+    constexpr std::int64_t kLookedAt = 64;  // limit on elements
     if (x.numel() == 0 || x.numel() > kLookedAt || x.device() != cpu) return std::nullopt;
     const detail::PauseRecording pause;
     const Tensor flat = x.contiguous();
@@ -76,7 +76,7 @@ double rounded(double number, DType dtype) {
 }
 
 std::optional<double> number_of(const Value* value) {
-    constexpr int kLongest = 16;  // of a chain of views
+    constexpr int kLongest = 16;  // limit on a chain of views
     for (int i = 0; i < kLongest; ++i) {
         if (value->kind == Graph::Kind::constant) return number_in_constant(value->data);
         const Node* node = value->maker;
@@ -97,7 +97,7 @@ std::optional<double> number_of(const Value* value) {
 }
 
 std::optional<Magnitudes> magnitudes_of(const Value* value) {
-    constexpr std::int64_t kLookedAt = 1 << 16;  // elements
+    constexpr std::int64_t kLookedAt = 1 << 16;  // limit on elements
     if (const std::optional<double> number = number_of(value))
         return std::isfinite(*number) ? std::optional(Magnitudes{std::abs(*number), std::abs(*number)}) : std::nullopt;
     if (value->kind != Graph::Kind::constant || value->device != cpu || value->data.numel() > kLookedAt) return std::nullopt;
@@ -177,7 +177,7 @@ Sharing sharing_of(const Node& node, std::size_t input) {
     if (input != 0 || node.inputs.empty() || !node.form().is_view) return Sharing::never;
     const Value *x = node.inputs[0], *y = node.results[0];
     if (x->dtype != y->dtype || x->device != y->device) return Sharing::never;
-    // What lies in memory in another order is copied to another shape.
+    // If the memory has another order, a reshape copies.
     return node.is(reshape_form) && !same_shape(x, y) ? Sharing::maybe : Sharing::always;
 }
 
@@ -253,7 +253,7 @@ Value* put_number(Graph& graph, double number, DType dtype) {
 
 bool take_place(Graph& graph, Node& node, Value* result, Value* other) {
     if (is_seen(graph, result)) {
-        // A view of what the result was a view of already changes nothing.
+        // A view of what the result was already a view of changes nothing.
         const Value* memory = memory_of(other, /*certainly=*/false);
         const bool is_own = memory && memory->kind == Graph::Kind::result && !is_seen(graph, memory, result);
         const bool is_shared = !is_own && !(memory && memory_of(result, /*certainly=*/true) == memory);

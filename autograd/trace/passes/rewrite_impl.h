@@ -1,4 +1,4 @@
-// What passes are made of: looking at values, putting nodes before others, and rules that look at one node each.
+// Tools for passes: inspecting values, inserting nodes before others, and rules for one node each.
 #pragma once
 
 #include <functional>
@@ -20,78 +20,78 @@ using Sizes = std::vector<SymInt>;
 
 // --- Looking ------------------------------------------------------------------------------------------------------------------
 
-/// As an element of this dtype has it.
+/// The number as an element of this dtype holds it.
 double rounded(double number, DType dtype);
-/// The number that all elements of a value are, where that is known: of constants, zeros(), full(), and views of these.
-/// None for whole numbers that a double does not hold exactly.
+/// The number in all elements of a value, if it is known: for constants, zeros(), full(), and views of these.
+/// nullopt for whole numbers that a double does not hold exactly.
 std::optional<double> number_of(const Value* value);
-/// The least and the largest absolute value of elements that are all known and finite.
+/// The least and the largest absolute value of the elements, if all are known and finite.
 struct Magnitudes {
     double least, most;
 };
 std::optional<Magnitudes> magnitudes_of(const Value* value);
-/// Whether each element is known, finite and not 0.
+/// True if each element is known, finite and not 0.
 bool is_finite_constant(const Value* value);
-/// Whether it is a constant, or may lie in the memory of one.
+/// True if it is a constant, or may share the memory of one.
 bool is_of_constant(const Value* value);
-/// Whether a formula of dimensions, which may depend on data, gives each size.
+/// True if each size is a formula of dimensions, which may depend on data.
 bool is_known(const Sizes& shape);
-/// Whether attributes can say it: its dimensions are those of inputs, which each run knows from the start.
+/// True if attributes can hold it: its dimensions are those of inputs, which each run knows from the start.
 bool is_given(const Graph& graph, const Sizes& shape);
-/// The same shape in every run. What is not known is not the same.
+/// True if both have the same shape in every run. Unknown sizes are never the same.
 bool same_shape(const Value* a, const Value* b);
-/// The same, and the same dtype and device.
+/// True if both have the same shape (in every run), dtype and device.
 bool same_type(const Value* a, const Value* b);
-/// The shape of an element-wise op on operands of these; none where it is not known before they are.
+/// The shape of an element-wise op on operands of these shapes; nullopt if they do not determine it.
 std::optional<Sizes> broadcast(const Sizes& a, const Sizes& b);
-/// The node that makes it, if that is a call of this op with one result.
+/// The node that makes it, if it is a call of this op with one result; else null.
 Node* made_by(const Value* value, const OpForm& op);
-/// Whether one input of one node is all that it is there for.
+/// True if it has exactly one use, an input of one node.
 bool has_one_use(const Graph& graph, const Value* value);
 bool is_output(const Graph& graph, const Value* value);
-/// Whether a node's results lie in the memory of an input of it.
+/// Tells if a node's results share the memory of one of its inputs.
 enum class Sharing { never, maybe, always };
 Sharing sharing_of(const Node& node, std::size_t input);
-/// Whether an output, or what is written to a parameter, may lie in its memory: it is one, or views lead from it to one. Views through
+/// True if an output, or a value written to a parameter, may share its memory: it is one, or views lead from it to one. Views through
 /// `except` do not count.
 bool is_seen(const Graph& graph, const Value* value, const Value* except = nullptr);
-/// Whether the op computes each element of its result from the same elements of its operands, which broadcast.
+/// True if the op computes each element of its result from the same elements of its operands, which broadcast.
 bool is_elementwise(const Node& node);
-/// The same for what gives the elements another dtype too.
+/// As is_elementwise(), also for ops that change the dtype of the elements.
 bool is_pointwise(const Node& node);
 Sizes sizes_of(const Node& node, const char* attribute);
-/// Of an attribute that is a list of dimensions, none of which is below 0.
+/// An attribute that is a list of dimensions, with all of them counted from the front.
 std::vector<int> dims_of(const Node& node, const char* attribute);
-/// Of a reduction: all, where it names none.
+/// The dimensions of a reduction: all, if it names none.
 std::vector<int> reduced_dims(const Node& node);
 bool flag_of(const Node& node, const char* attribute);
 
 // --- Making -------------------------------------------------------------------------------------------------------------------
 
 using AttributeList = std::vector<std::pair<std::string, Attribute>>;
-/// A call of an op before another node, with a result of this type.
+/// Inserts a call of an op before another node, with a result of this type.
 Value* put(Graph& graph, Node& before, const OpForm& op, const std::vector<Value*>& inputs, const AttributeList& attributes, DType dtype,
            Device device, Sizes shape);
-/// With a result like `like`.
+/// Inserts a call with a result like `like`.
 Value* put(Graph& graph, Node& before, const OpForm& op, const std::vector<Value*>& inputs, const AttributeList& attributes, const Value* like);
-/// A 0-d constant.
+/// Adds a 0-d constant.
 Value* put_number(Graph& graph, double number, DType dtype);
-/// `other` takes the place of a node's result. Where an output or what is written to a parameter lies in the result's memory, and the
-/// other is memory that somebody else holds (of an input, a parameter, a constant, another output), a copy of it does: a pass must not
-/// make tensors share memory that the program has kept apart, or elements of one tensor. False: nothing was to be done.
+/// Replaces a node's result by `other`. If an output or a value written to a parameter shares the result's memory, and `other` is
+/// memory that somebody else holds (an input, a parameter, a constant, another output), a copy of it is used: a pass must not
+/// make tensors share memory that the program kept apart, or elements of one tensor. Returns false if nothing was to be done.
 bool take_place(Graph& graph, Node& node, Value* result, Value* other);
 
 // --- Rules --------------------------------------------------------------------------------------------------------------------
 
-/// For nodes of this op: what takes the place of the result, or null.
+/// A rule for nodes of this op: returns the value that replaces the result, or null.
 struct Rule {
     const OpForm& op;
     Value* (*apply)(Graph& graph, Node& node);
 };
-/// Tries the rules on each node, in the order in which they run, and gives how many have changed something.
+/// Tries the rules on each node, in running order, and returns the number of changes.
 int apply_rules(Graph& graph, std::span<const Rule> rules);
 
-/// Runs a pass on the graphs that are attributes of nodes: branches, bodies of loops. Gives what the pass has given.
+/// Runs a pass on the graphs that are attributes of nodes: branches, bodies of loops. Returns the sum of its results.
 int in_nested(Graph& graph, const std::function<int(Graph&)>& pass);
 
 }  // namespace tapir::rewrite

@@ -1,4 +1,4 @@
-// Algebra of element-wise ops: what a pattern can say, and what takes numbers together.
+// Algebra of element-wise ops: patterns, and rules that combine numbers.
 #include <algorithm>
 #include <cmath>
 
@@ -10,7 +10,7 @@ namespace {
 
 // x * 0 stays: it is nan for infinite x. x - x and x / x stay for the same reason.
 constexpr Pattern kPatterns[] = {
-    // What changes nothing.
+    // No effect.
     {"add(x, 0)", "x"},
     {"sub(x, 0)", "x"},
     {"mul(x, 1)", "x"},
@@ -38,7 +38,7 @@ constexpr Pattern kPatterns[] = {
     {"square(neg(x))", "square(x)"},
     {"square(abs(x))", "square(x)"},
     {"cos(neg(x))", "cos(x)"},
-    // What changes nothing the second time.
+    // No effect the second time.
     {"abs(abs(x))", "abs(x)"},
     {"relu(relu(x))", "relu(x)"},
     {"sign(sign(x))", "sign(x)"},
@@ -68,17 +68,17 @@ constexpr Pattern kPatterns[] = {
     {"div(1, x)", "reciprocal(x)", Pattern::reals},
     {"mul(x, reciprocal(y))", "div(x, y)", Pattern::reals | Pattern::once},
     {"reciprocal(sqrt(x))", "rsqrt(x)", Pattern::reals | Pattern::once},
-    // A common factor, where nothing else needs the products. inf * 2 + inf * -1 is nan.
+    // Common factors, if nothing else needs the products. inf * 2 + inf * -1 is nan.
     {"add(mul(c, a), mul(c, b))", "mul(c, add(a, b))", Pattern::once | Pattern::no_halves | Pattern::finite_c},
     {"sub(mul(c, a), mul(c, b))", "mul(c, sub(a, b))", Pattern::once | Pattern::no_halves | Pattern::no_bools | Pattern::finite_c},
     {"add(div(a, c), div(b, c))", "div(add(a, b), c)", Pattern::once | Pattern::no_halves | Pattern::reals | Pattern::finite_c},
     {"sub(div(a, c), div(b, c))", "div(sub(a, b), c)", Pattern::once | Pattern::no_halves | Pattern::reals | Pattern::finite_c},
-    // What has an op of its own that is exact where the two are not.
+    // Pairs with an op of their own, which is exact where the two are not.
     {"log(softmax(x))", "log_softmax(x)"},
     {"log(sigmoid(x))", "logsigmoid(x)"},
 };
 
-// (x * 2) * 3 -> x * 6, (x + 1) + 2 -> x + 3. Sums of numbers only where they are exact: where x is -1e8, (x + 1e8) + 1e-3 is not
+// (x * 2) * 3 -> x * 6, (x + 1) + 2 -> x + 3. Sums of numbers only if they are exact: for x = -1e8, (x + 1e8) + 1e-3 is not
 // x + (1e8 + 1e-3).
 Value* numbers_together(Graph& graph, Node& node) {
     const bool is_product = node.is(mul_form);
@@ -97,7 +97,7 @@ Value* numbers_together(Graph& graph, Node& node) {
         for (const int place : {1, 0}) {
             const std::optional<double> first = number_beside(*inner, place);
             Value* x = inner->inputs[static_cast<std::size_t>(1 - place)];
-            // What is beside float64 may be a float32, whose product with another one has more digits.
+            // An operand beside float64 may be float32, whose product with another one has more digits.
             const DType dtype = result->dtype == float64 ? float64 : inner->inputs[static_cast<std::size_t>(place)]->dtype;
             if (!first || x->dtype != result->dtype || !same_shape(product, result)) continue;
             const double both = is_product ? *first * *outer : *first + *outer;
@@ -109,12 +109,12 @@ Value* numbers_together(Graph& graph, Node& node) {
     return nullptr;
 }
 
-// A number in the dtype that an op of this dtype computes in.
+// A number in the dtype in which an op of this dtype computes.
 Value* put_factor(Graph& graph, double number, DType dtype) {
     return put_number(graph, number, dtype == float16 || dtype == bfloat16 ? float32 : dtype);
 }
 
-// x + x -> x * 2, which the rules for numbers know.
+// x + x -> x * 2, for the rules for numbers.
 Value* twice(Graph& graph, Node& node) {
     const Value* result = node.results[0];
     if (node.inputs[0] != node.inputs[1] || result->dtype == bool_ || !same_type(node.inputs[0], result)) return nullptr;
@@ -144,7 +144,7 @@ Value* sign_of_number(Graph& graph, Node& node) {
     return nullptr;
 }
 
-// The products of rules, of which 0 is stronger than infinity and nan, beside a number that is neither.
+// Turns products of rules, in which 0 beats infinity and nan, into plain ones beside a number for which both agree.
 Value* plain_product(Graph& graph, Node& node) {
     const Value* result = node.results[0];
     const std::optional<double> a = number_of(node.inputs[0]), b = number_of(node.inputs[1]);
@@ -161,7 +161,7 @@ Value* mask_as_numbers(Graph& graph, Node& node) {
     return put(graph, node, to_dtype_form, {mask}, {{"dtype", result->dtype}}, result);
 }
 
-// Whether each number of the first is one of the second.
+// True if the second dtype holds each number of the first.
 bool holds_all(DType from, DType to) {
     if (from == to || from == bool_) return true;
     switch (to) {
@@ -175,7 +175,7 @@ bool holds_all(DType from, DType to) {
     }
 }
 
-// Two conversions, the first of which loses nothing.
+// Joins two conversions, the first of which loses nothing.
 Value* conversions(Graph& graph, Node& node) {
     const Node* inner = made_by(node.inputs[0], to_dtype_form);
     if (!inner || !holds_all(inner->inputs[0]->dtype, inner->results[0]->dtype)) return nullptr;

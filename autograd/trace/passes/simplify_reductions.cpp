@@ -1,4 +1,4 @@
-// Algebra of sums, means and their like.
+// Algebra of sums, means and the like.
 #include <algorithm>
 
 #include "tapir/autograd/trace/passes/simplify_impl.h"
@@ -8,7 +8,7 @@ namespace {
 
 bool has(const std::vector<int>& dims, std::size_t d) { return std::find(dims.begin(), dims.end(), static_cast<int>(d)) != dims.end(); }
 
-// A shape of `rank` dimensions' end, without those that a reduction drops. kept: they stay, with size 1.
+// The end of a shape of `rank` dimensions, without those that a reduction drops. kept: they stay, with size 1.
 Sizes reduced(const Sizes& end, std::size_t rank, const std::vector<int>& dims, bool kept) {
     Sizes shape;
     for (std::size_t d = 0; d < end.size(); ++d) {
@@ -26,7 +26,7 @@ Value* reshaped(Graph& graph, Node& before, Value* x, const Sizes& shape) {
     return put(graph, before, reshape_form, {x}, {{"shape", shape}}, x->dtype, x->device, shape);
 }
 
-// Over dimensions of size 1 only.
+// Reductions over dimensions of size 1 only.
 Value* of_one_element(Graph& graph, Node& node) {
     const Value *x = node.inputs[0], *result = node.results[0];
     if (x->dtype != result->dtype || !is_given(graph, result->shape)) return nullptr;
@@ -36,7 +36,7 @@ Value* of_one_element(Graph& graph, Node& node) {
     return put(graph, node, reshape_form, {node.inputs[0]}, {{"shape", result->shape}}, result);
 }
 
-// Two of the same kind, one after the other.
+// Two reductions of the same kind, one after the other.
 Value* in_sequence(Graph& graph, Node& node) {
     Value* between = node.inputs[0];
     Node* inner = made_by(between, node.form());
@@ -46,7 +46,7 @@ Value* in_sequence(Graph& graph, Node& node) {
     if (keepdim && !flag_of(*inner, "keepdim")) return nullptr;
     const Value* x = inner->inputs[0];
     const std::vector<int> first = reduced_dims(*inner), second = reduced_dims(node);
-    std::vector<int> left;  // what the second's dimensions are in x
+    std::vector<int> left;  // the second's dimensions, in x
     for (std::size_t d = 0; d < x->shape.size(); ++d) {
         if (flag_of(*inner, "keepdim") || !has(first, d)) left.push_back(static_cast<int>(d));
     }
@@ -63,7 +63,7 @@ Value* in_sequence(Graph& graph, Node& node) {
     return reshaped(graph, node, both, result->shape);
 }
 
-// How many times each element comes, where it is computed from sizes. Null: no formula says it.
+// The number of repetitions of each element, computed from sizes. Null: no formula expresses it.
 Value* put_count(Graph& graph, Node& before, const Sizes& sizes, DType dtype) {
     SymInt count = 1;
     try {
@@ -78,8 +78,8 @@ Value* put_count(Graph& graph, Node& before, const Sizes& sizes, DType dtype) {
     return put(graph, before, number_form, {}, {{"value", count}, {"dtype", computed}}, computed, cpu, {});
 }
 
-// Of what was expanded: over what has been added a product, or for means and extremes nothing; over the rest before the expansion. A sum of
-// no infinity is 0, and their product nan: how many there are must be known.
+// Reductions of an expansion. Over added dimensions: a product, or for means and extremes nothing; over the others: before the expansion. A
+// sum of no infinities is 0, and their product nan, so the number of repetitions must be known.
 template <bool kAllowNonfinite>
 Value* of_expansion(Graph& graph, Node& node) {
     const Node* expansion = made_by(node.inputs[0], expand_form);
@@ -87,7 +87,7 @@ Value* of_expansion(Graph& graph, Node& node) {
     if (!expansion || !is_given(graph, wide->shape) || wide->dtype != result->dtype || wide->dtype == bool_) return nullptr;
     Value* x = expansion->inputs[0];
     const std::size_t rank = wide->shape.size(), added = rank - x->shape.size();
-    std::vector<int> computed;  // dimensions of x that are left to reduce
+    std::vector<int> computed;  // dimensions of x that remain to be reduced
     Sizes repeated;
     const std::vector<int> dims = reduced_dims(node);
     for (const int dim : dims) {
@@ -118,8 +118,8 @@ Value* of_expansion(Graph& graph, Node& node) {
     return put(graph, node, expand_form, {x}, {{"shape", result->shape}}, result);
 }
 
-// sum(x * w), where w is the same for all that is summed: sum(x) * w, whose product is smaller. Also x / w, and -x. Not where w may be
-// infinite, or 0 below: 1 * inf + -2 * inf is nan, as is a sum of nothing in these places.
+// sum(x * w), with w the same for all terms: sum(x) * w, whose product is smaller. Also x / w, and -x. Not if w may be
+// infinite, or 0 as a divisor: 1 * inf + -2 * inf is nan, and so is an empty sum in these places.
 template <bool kAllowNonfinite>
 Value* of_product(Graph& graph, Node& node) {
     Value* product = node.inputs[0];

@@ -1,4 +1,4 @@
-// Algebra of what moves elements and does not compute: transposes, reshapes, expansions, slices, copies.
+// Algebra of ops that move elements and do not compute: transposes, reshapes, expansions, slices, copies.
 #include <algorithm>
 #include <numeric>
 
@@ -7,12 +7,12 @@
 namespace tapir::rewrite {
 namespace {
 
-// What has the shape, dtype and device of its input, and the same elements in the same order.
+// Ops whose result has the input's shape, dtype and device, and the same elements in the same order.
 Value* nothing_changes(Graph&, Node& node) { return same_type(node.inputs[0], node.results[0]) ? node.inputs[0] : nullptr; }
 
 // --- Transposes ---------------------------------------------------------------------------------------------------------------
 
-// Which dimension of the input each one of the result is; none of another op.
+// The dimension of the input for each dimension of the result; nullopt for other ops.
 std::optional<std::vector<int>> order_of(const Node& node) {
     if (node.is(permute_form)) return dims_of(node, "dims");
     if (!node.is(transpose_form)) return std::nullopt;
@@ -23,7 +23,7 @@ std::optional<std::vector<int>> order_of(const Node& node) {
     return order;
 }
 
-// In sequence they are one permutation, which may be a transpose, or nothing.
+// Joins a sequence into one permutation, which may be a transpose, or nothing.
 Value* transposes(Graph& graph, Node& node) {
     std::vector<int> order = *order_of(node);
     Value* x = node.inputs[0];
@@ -44,21 +44,21 @@ Value* transposes(Graph& graph, Node& node) {
 
 // --- Reshapes -----------------------------------------------------------------------------------------------------------------
 
-// Of a reshape only the last counts.
+// Only the last of several reshapes counts.
 Value* reshapes(Graph& graph, Node& node) {
     const Node* inner = made_by(node.inputs[0], reshape_form);
     if (!inner) return nullptr;
     return put(graph, node, reshape_form, {inner->inputs[0]}, node.attributes().all(), node.results[0]);
 }
 
-// Whether it leaves out dimensions, "dims", or keeps them with size 1.
+// True for reductions, which drop dimensions, "dims", or keep them with size 1.
 bool is_reduction(const Node& node) {
     const AttributeList all = node.attributes().all();
     const auto has = [&](std::string_view name) { return std::any_of(all.begin(), all.end(), [&](const auto& a) { return a.first == name; }); };
     return node.inputs.size() == 1 && has("dims") && has("keepdim");
 }
 
-// A sum that keeps its dimensions of size 1, and a reshape that drops them, or the other way round.
+// A reduction that keeps its dimensions of size 1, and a reshape that drops them, or the other way round.
 Value* reshape_of_reduction(Graph& graph, Node& node) {
     Value* reduced = node.inputs[0];
     const Node* inner = reduced->maker;
@@ -90,7 +90,7 @@ Value* expansions(Graph& graph, Node& node) {
     return put(graph, node, expand_form, {inner->inputs[0]}, {{"shape", node.results[0]->shape}}, node.results[0]);
 }
 
-// Of one element any shape is an expansion.
+// One element can be expanded to any shape.
 Value* reshape_of_expansion(Graph& graph, Node& node) {
     const Node* inner = made_by(node.inputs[0], expand_form);
     if (!inner || !is_given(graph, node.results[0]->shape)) return nullptr;
@@ -101,7 +101,7 @@ Value* reshape_of_expansion(Graph& graph, Node& node) {
     return put(graph, node, expand_form, {x}, {{"shape", node.results[0]->shape}}, node.results[0]);
 }
 
-// By dimensions of size 1 only.
+// Expansions by dimensions of size 1 only.
 Value* expansion_by_ones(Graph& graph, Node& node) {
     const Sizes &shape = node.inputs[0]->shape, &expanded = node.results[0]->shape;
     if (!is_known(shape) || !is_given(graph, expanded) || expanded.size() <= shape.size()) return nullptr;
@@ -131,7 +131,7 @@ Value* slices(Graph& graph, Node& node) {
 
 // --- Copies -------------------------------------------------------------------------------------------------------------------
 
-// A graph's values are never written to: each may be used in place of its copy.
+// A graph's values are never written to: each may replace its copy.
 Value* overwritten(Graph& graph, Node& node) {
     Value *source = node.inputs[1], *result = node.results[0];
     if (source->device != result->device || (!same_shape(source, result) && !is_given(graph, result->shape))) return nullptr;
@@ -141,7 +141,7 @@ Value* overwritten(Graph& graph, Node& node) {
     return put(graph, node, expand_form, {source}, {{"shape", result->shape}}, result);
 }
 
-// What is made like a tensor needs its shape only.
+// Ops that create tensors like another one need only its shape.
 Value* made_like(Graph& graph, Node& node) {
     if (!is_given(graph, node.results[0]->shape)) return nullptr;
     const bool is_zeros = node.is(zeros_like_form);

@@ -1,5 +1,5 @@
-// CompiledGraph: a graph made ready to be run often: called with tensors in order, without names, and without an allocation once it
-// has seen inputs of these shapes (as long as what it gave is let go before the run after the next one; some ops, as convolutions, need some).
+// CompiledGraph: a graph prepared for frequent runs: called with tensors in order, without names, and without allocations once it
+// has seen inputs of these shapes (if its outputs are released before the run after the next one; some ops, like convolutions, need some).
 //
 //     const auto run = graph.compile({"logits"});
 //     Tensor logits = run(x);
@@ -16,7 +16,7 @@
 
 namespace tapir {
 
-/// The only output of a graph: a Tensor. run(x)[0] is not compiled: of graph({x}), which is a list, [0] is the first output, but of a
+/// The only output of a graph: a Tensor. run(x)[0] does not compile: for graph({x}), a list, [0] is the first output, but for a
 /// Tensor it is the first row. Write run({x})[0] or `Tensor y = run(x); y[0]`.
 class OnlyOutput : public Tensor {
  public:
@@ -25,14 +25,14 @@ class OnlyOutput : public Tensor {
     Tensor operator[](const Index& index) const&& = delete;
 };
 
-/// Made by Graph::compile(). What is done to the graph later does not change it; it shares the parameters' tensors, and writes to them where
-/// the graph has updates and was compiled without names. Copies speak of the same; several threads may call it at once. Nothing is recorded,
-/// or traced: TapeError in a function that is traced.
+/// Made by Graph::compile(). Later changes of the graph do not affect it. It shares the parameters' tensors, and writes to them if
+/// the graph has updates and was compiled without names. Copies share one state; several threads may call it at once. It is neither recorded
+/// nor traced: TapeError in a function that is traced.
 class CompiledGraph {
  public:
-    /// The only output. Throws ValueError where there are several (which call<2>(...) gives, or a list: run({x, h0})[1]), for another number of
-    /// inputs than inputs() has names, for undefined ones, and where a guard finds another value than the program saw; ShapeError and DTypeError
-    /// for those that the graph was not made for.
+    /// The only output. Throws ValueError if there are several (use call<2>(...), or a list: run({x, h0})[1]), for another number of
+    /// inputs than inputs() has names, for undefined ones, and if a guard finds another value than the program saw; ShapeError and DTypeError
+    /// for inputs that the graph was not made for.
     OnlyOutput operator()(In x) const {
         Tensor y;
         const Tensor* const inputs[] = {&x.tensor};
@@ -46,7 +46,7 @@ class CompiledGraph {
         run(inputs, 2 + sizeof...(More), &y, 1, a.loc);
         return OnlyOutput(static_cast<Tensor&&>(y));
     }
-    /// As many outputs, which are to be all that there are: const auto [h, c] = run.call<2>(x, h0, c0);
+    /// All outputs, of which there must be Count: const auto [h, c] = run.call<2>(x, h0, c0);
     template <std::size_t Count, class... More>
     std::array<Tensor, Count> call(In x, const More&... more) const {
         std::array<Tensor, Count> outputs;
@@ -56,15 +56,15 @@ class CompiledGraph {
     }
     /// Any number of inputs and outputs.
     std::vector<Tensor> operator()(const std::vector<Tensor>& inputs, Loc loc = Loc::current()) const;
-    /// run({x}) is a list of one, as in graph({x}); run(x) is the only output itself.
+    /// run({x}) returns a list of one, like graph({x}); run(x) returns the only output itself.
     std::vector<Tensor> operator()(std::initializer_list<Tensor> inputs, Loc loc = Loc::current()) const {
         return (*this)(std::vector<Tensor>(inputs), loc);
     }
 
-    /// The names of the inputs that are to be given, in order: those that the outputs need.
+    /// The names of the inputs to pass, in order: those that the outputs need.
     const std::vector<std::string>& inputs() const noexcept;
     std::size_t output_count() const noexcept;
-    /// Of the memory in which the results within it lie, for all shapes that it has seen and keeps.
+    /// Bytes of the memory for inner results, for all shapes that it has seen and keeps.
     std::size_t planned_bytes() const;
 
  private:

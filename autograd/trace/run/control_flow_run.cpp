@@ -1,5 +1,5 @@
-// Running cond, while_loop and scan with their parts as plans (runner_impl.h): what the ops of a step make lies in memory that was laid out once, and
-// a step allocates nothing.
+// Runs cond, while_loop and scan with their parts as plans (runner_impl.h): results of the ops of a step lie in memory that was laid out once,
+// and a step allocates nothing.
 #include <algorithm>
 
 #include "tapir/autograd/trace/control_flow_impl.h"
@@ -14,7 +14,7 @@ namespace {
 
 constinit thread_local TurnBound* innermost_bound = nullptr;
 
-// Tensors, of which few need no malloc.
+// Tensors; a few need no malloc.
 class List {
  public:
     explicit List(std::size_t count) : count_(count) {
@@ -36,14 +36,14 @@ Tensor slice_at(const Tensor& x, std::int64_t at) {
     return make_view(t, t->rank - 1, t->sizes + 1, t->strides + 1, at * t->strides[0]);
 }
 
-// As many as there are steps, one after the other.
+// A tensor for as many values as there are steps, stacked.
 Tensor stack_of(const Tensor& like, std::int64_t steps) {
     Shape shape{steps};
     for (const std::int64_t size : like.shape()) shape.push_back(size);
     return make_empty(shape, like.dtype(), like.device(), Loc{});
 }
 
-// What was carried into the steps of a loop, stacked; room grows as steps come.
+// The tensors carried into the steps of a loop, stacked; grows as steps come.
 class Kept {
  public:
     explicit Kept(std::size_t count) : lists_(count) {}
@@ -71,7 +71,7 @@ class Kept {
     }
 };
 
-// Results are tensors of their own: not those that were given, nor views of them.
+// Results must be tensors of their own: neither operands nor views of them.
 void own_results(const FormCall& x, Tensor* results, std::size_t count) {
     for (std::size_t k = 0; k < count; ++k) {
         const auto is_given = [&](const Tensor* t) { return t->shares_storage(results[k]); };
@@ -151,7 +151,7 @@ void run_planned(const FormCall& x, const ScanAttrs& a, Tensor* results) {
             if (!are_alike(now[i], next[i])) check_carried("scan", now.copy(carries), next.copy(made), Loc{});
         }
     };
-    if (length == 0) {  // what would it give?
+    if (length == 0) {  // no step tells the outputs
         for (std::size_t k = 0; k < xs; ++k) slices[k] = slice_of_none(*slices_of[k]);
         step();
         for (std::size_t k = carries; k < made; ++k) stacks[k - carries] = stack_of(next[k], 0);

@@ -1,6 +1,6 @@
-// fused: element-wise ops of one shape and dtype, and of truth values beside it, as one pass; passes/pass_fuse.cpp puts them
-// together. fused_reduce: the same with a sum or a mean of it all, which never lies in memory. What it does is a graph, its
-// attribute. Where a tape records, or a kernel cannot do it, the ops of that graph are called.
+// fused: element-wise ops of one shape and dtype, and of truth values beside it, as one pass; passes/pass_fuse.cpp joins
+// them. fused_reduce: the same followed by a sum or a mean; the unreduced tensor never lies in memory. The computation is a graph, its
+// attribute. If a tape records, or a kernel cannot do it, the ops of that graph are called.
 #include "tapir/autograd/trace/run/fused_impl.h"
 
 #include <algorithm>
@@ -45,16 +45,16 @@ using kernels::FusedStep;
 // A graph's ops as steps over registers.
 struct Program {
     const Graph* of;
-    std::unique_ptr<const Program> before;  // of a graph that was the attribute before; another thread may be running it
+    std::unique_ptr<const Program> before;  // for the graph that was the attribute before; another thread may be running it
     bool is_good = false;
-    DType dtype = bool_;  // of all that are no truth values
+    DType dtype = bool_;  // of all values but truth values
     Compute compute = Compute::i32;
     std::vector<FusedStep> steps;
-    std::vector<Tensor> constants;  // inputs after the graph's own: tiles of a number each
+    std::vector<Tensor> constants;  // inputs after the graph's own: tiles of one number each
     std::vector<DType> inputs, output_dtypes;
     std::vector<std::uint8_t> outputs;
     int register_count = 0;
-    bool is_held_as_stored = false;  // inputs and outputs are in memory what they are in registers
+    bool is_held_as_stored = false;  // inputs and outputs have the same format in memory and in registers
     bool writes_at_last = false;     // the only output, after all is read
     bool runs_on_devices = true;     // numbers of one dtype only
 #ifdef TAPIR_WITH_CUDA
@@ -65,7 +65,7 @@ struct Program {
     static constexpr int kMostDevices = 16;
     mutable Compiled compiled[kMostDevices];  // by the device's index
 
-    // For the selected device; null: there is none.
+    // For the selected device; null if there is none.
     gpu::FusedKernel* kernel(const FusedArgs& args, Device device) const {
         if (device.index >= kMostDevices) return nullptr;
         Compiled& here = compiled[device.index];
@@ -108,10 +108,10 @@ struct Program {
             const Graph::Node& node = *nodes[n];
             const Graph::Value* result = node.results[0];
             std::vector<int> converted;
-            // Where an operand is, as a number or as a truth value; -1: it cannot be one.
+            // The register of an operand, as a number or as a truth value; -1: it cannot be one.
             const auto place_of = [&](const Graph::Value* value, bool as_truth) {
                 const int place = registers.at(value);
-                const bool is_truth = value->dtype == bool_ && value->kind != Graph::Kind::constant;  // of constants there are tiles of numbers
+                const bool is_truth = value->dtype == bool_ && value->kind != Graph::Kind::constant;  // constants have tiles of numbers
                 if (is_truth == as_truth) return place;
                 if (as_truth) return -1;
                 runs_on_devices = false;
@@ -140,7 +140,7 @@ struct Program {
                     const Graph::Value* operand = op->condition == 0 ? node.inputs[static_cast<std::size_t>(i)] : masked[i];
                     places[i] = place_of(operand, i == 0);
                 }
-            } else {  // truth values to numbers
+            } else {  // converts truth values to numbers
                 runs_on_devices = false;
                 if (node.inputs.size() != 1 || result->dtype == bool_) return;
                 step.loop = kernels::number_loop(compute);
@@ -151,7 +151,7 @@ struct Program {
                 if (places[i] < 0) return;
                 step.in[i] = static_cast<std::uint8_t>(places[i]);
             }
-            // A register that is read for the last time is written to, as in place, if it holds the same kind; outputs keep theirs.
+            // A register that is read for the last time is written in place, if it holds the same kind; outputs keep theirs.
             const auto is_output = [&](const Graph::Value* value) {
                 return std::any_of(body.outputs().begin(), body.outputs().end(), [&](const Graph::Output& output) { return output.value == value; });
             };
@@ -166,7 +166,7 @@ struct Program {
             if (next > FusedArgs::kMostRegisters) return;
             step.out = static_cast<std::uint8_t>(registers.at(result));
             steps.push_back(step);
-            // What is only written is rounded there.
+            // Outputs are rounded when they are written.
             if ((result->dtype == float16 || result->dtype == bfloat16) && last.count(result)) {
                 steps.push_back({kernels::rounding_loop(result->dtype), nullptr, 1, {step.out}, step.out});
             }
@@ -193,7 +193,7 @@ struct Program {
 
  private:
     int next = 0;              // register
-    std::vector<int> free[2];  // of numbers, of truth values
+    std::vector<int> free[2];  // registers for numbers, and for truth values
 
     bool takes(DType value) {
         if (value == bool_) return true;
@@ -210,7 +210,7 @@ struct Program {
 
 struct FusedAttrs {
     std::shared_ptr<const Graph> body;
-    mutable std::atomic<const Program*> program{nullptr};  // made when it is needed first
+    mutable std::atomic<const Program*> program{nullptr};  // made at the first use
 
     FusedAttrs() = default;
     FusedAttrs(const FusedAttrs& other) : body(other.body) {}
@@ -234,10 +234,10 @@ struct Sizes {
     const std::int64_t* sizes;
     int rank;
     std::int64_t numel;
-    const TensorImpl* permuted = nullptr;  // one of the outputs, where they have no gaps, but other strides than row-major ones
+    const TensorImpl* permuted = nullptr;  // one of the outputs, if they have no gaps, but strides other than row-major ones
 };
 
-// The outputs' dimensions in the order of their memory, merged where they lie behind each other in every operand.
+// Sets the outputs' dimensions in the order of their memory, merged if they are adjacent in every operand.
 void set_geometry(FusedArgs& args, const Sizes& y, const TensorImpl* const* in, int inputs) {
     int order[kMaxRank], dims = 0;
     if (y.permuted) {
@@ -263,7 +263,7 @@ void set_geometry(FusedArgs& args, const Sizes& y, const TensorImpl* const* in, 
     }
 }
 
-// Whether it lies in memory as y does, where it has y's sizes.
+// True if it is laid out as y, given y's sizes.
 bool lies_as(const TensorImpl* x, const Sizes& y) noexcept {
     if (!y.permuted) return x->is_contiguous();
     for (int d = 0; d < y.rank; ++d) {
@@ -272,7 +272,7 @@ bool lies_as(const TensorImpl* x, const Sizes& y) noexcept {
     return true;
 }
 
-// As y: as many elements in the same order; or one, or others that repeat. false: it does not fit.
+// Sets how to read an operand: as many elements as y in the same order; one; or repeated ones. Returns false if it does not fit.
 bool set_way(const TensorImpl* x, const Sizes& y, bool is_held, FusedArgs::Way& way) noexcept {
     const int before = y.rank - x->rank;
     if (before < 0) return false;
@@ -286,7 +286,7 @@ bool set_way(const TensorImpl* x, const Sizes& y, bool is_held, FusedArgs::Way& 
     return true;
 }
 
-// All but where the outputs are; false: a kernel cannot do it.
+// Sets all but the outputs' addresses. Returns false if a kernel cannot do it.
 bool set_inputs(FusedArgs& args, const Program& program, const FormCall& x, const Sizes& y, Device device) {
     if (device != cpu && !program.runs_on_devices) return false;
     args.compute = program.compute;
@@ -324,8 +324,8 @@ bool set_inputs(FusedArgs& args, const Program& program, const FormCall& x, cons
     return true;
 }
 
-// A few whole vectors of every operand, without gaps, which all are of y's shape: most of what tiny graphs have. They are read and written where they lie.
-// False: nothing was done.
+// Runs a few whole vectors of contiguous operands that all have y's shape: most of the work in tiny graphs. Reads and writes in place.
+// Returns false if nothing was done.
 bool run_tile(const Program& program, const FormCall& x, const Sizes& y, void* const* out) {
     const auto most = FusedArgs::kTileBytes / static_cast<std::int64_t>(itemsize(kernels::stored_as(program.compute)));
     if (y.numel > most || y.numel % kernels::kLanes != 0 || !program.is_held_as_stored) return false;
@@ -356,7 +356,7 @@ bool run_tile(const Program& program, const FormCall& x, const Sizes& y, void* c
     return true;
 }
 
-// False: nothing was done.
+// Returns false if nothing was done.
 bool run_on_device([[maybe_unused]] const Program& program, [[maybe_unused]] const FusedArgs& args, [[maybe_unused]] Device device) {
 #ifdef TAPIR_WITH_CUDA
     gpu::FusedKernel* kernel = program.kernel(args, device);
@@ -372,7 +372,7 @@ void run_all(const FusedArgs& args) {
     parallel_for(args.numel, grain, [&](std::int64_t begin, std::int64_t end) { kernels::run_fused(args, begin, end); });
 }
 
-// Null: there is none for these operands.
+// Null if there is none for these operands.
 const Program* program_of(const FusedAttrs& attrs, const FormCall& x) {
     if (!attrs.body) return nullptr;
     const Program& program = attrs.ready();
@@ -406,7 +406,7 @@ bool fused_into(const FormCall& x, const Tensor& out) {
     return true;
 }
 
-// --- With a sum or a mean at the end -------------------------------------------------------------------------------------------
+// --- Followed by a sum or a mean -----------------------------------------------------------------------------------------------
 
 enum class FusedReduction : std::uint8_t { sum, mean };
 
@@ -416,7 +416,7 @@ struct FusedReduceAttrs {
     reduction::Over over{};
 };
 
-// Elements (rows, columns) without gaps, as reductions want to see them.
+// Contiguous elements (rows, columns), as reductions expect them.
 TensorImpl matrix(void* elements, DType dtype, std::int64_t rows, std::int64_t columns) noexcept {
     TensorImpl x;
     x.dtype = dtype;
@@ -430,7 +430,7 @@ TensorImpl matrix(void* elements, DType dtype, std::int64_t rows, std::int64_t c
     return x;
 }
 
-// What the operands broadcast to; false: they do not.
+// The shape to which the operands broadcast; returns false if they do not.
 bool broadcast_all(const FormCall& x, std::int64_t (&sizes)[kMaxRank], int& rank) noexcept {
     rank = 0;
     for (int k = 0; k < x.count; ++k) {
@@ -450,10 +450,10 @@ bool broadcast_all(const FormCall& x, std::int64_t (&sizes)[kMaxRank], int& rank
     return true;
 }
 
-// The elements are computed a part at a time, into memory that stays in the cache, and reduced there: in the order in which the
+// Computes the elements in parts, into memory that stays in the cache, and reduces them there, in the order in which the
 // reduction of the whole tensor would add them.
 bool fused_reduce_into(const FormCall& x, const Tensor& out) {
-    constexpr std::int64_t chunk = 16 * 1024, part = 64 * 1024;  // elements; the latter is where reductions cut
+    constexpr std::int64_t chunk = 16 * 1024, part = 64 * 1024;  // elements; reductions cut at multiples of the latter
     const FusedReduceAttrs& attrs = *static_cast<const FusedReduceAttrs*>(x.attrs);
     const Program* program = program_of(attrs.body, x);
     if (!program || program->outputs.size() != 1 || (program->dtype != float32 && program->dtype != float64)) return false;
@@ -467,7 +467,7 @@ bool fused_reduce_into(const FormCall& x, const Tensor& out) {
     const std::uint32_t dims = attrs.over.dims ? attrs.over.dims : all;
     if (dims & ~all) return false;
     std::int64_t count = 1;
-    bool is_last = true;  // the last dimensions are those that are reduced
+    bool is_last = true;  // the reduced dimensions are the last ones
     for (int d = 0; d < sizes.rank; ++d) {
         if (dims >> d & 1) count *= sizes.sizes[d];
         is_last = is_last && !((dims >> d & 1) && d + 1 < sizes.rank && !(dims >> (d + 1) & 1));
@@ -480,7 +480,7 @@ bool fused_reduce_into(const FormCall& x, const Tensor& out) {
     if (attrs.reduction == FusedReduction::mean) last.finish = kernels::Finish::divide;
     last.divisor = static_cast<double>(count);
     const auto item = static_cast<std::int64_t>(itemsize(dtype));
-    const auto room = [&](std::int64_t elements) { return kernels::gemm_workspace(static_cast<std::size_t>(elements * item)); };  // the thread's
+    const auto room = [&](std::int64_t elements) { return kernels::gemm_workspace(static_cast<std::size_t>(elements * item)); };  // of the thread
     const auto reduce = [&](void* from, DType from_dtype, std::int64_t lines, std::int64_t columns, const reduction::Plan& how, void* to,
                             DType to_dtype) {
         const TensorImpl in = matrix(from, from_dtype, lines, columns), result = matrix(to, to_dtype, lines, 1);
@@ -543,7 +543,7 @@ bool fused_reduce_into(const FormCall& x, const Tensor& out) {
     return true;
 }
 
-// By the kernel, as later runs do it; false: it cannot, or these are no operands of one shape, which sizes that depend on data may be.
+// Runs the kernel, as later runs do. Returns false if it cannot, or if the operands differ in shape, as sizes that depend on data may.
 bool run_fused_ops(const FormCall& x, const FusedAttrs& a, const Loc& loc, std::vector<Tensor>& results) {
     const Program* program = program_of(a, x);
     if (!program) return false;
@@ -570,7 +570,7 @@ bool run_fused_ops(const FormCall& x, const FusedAttrs& a, const Loc& loc, std::
     return false;
 }
 
-// Op by op, in whatever shape the operands have.
+// Runs op by op, for operands of any shape.
 std::vector<Tensor> fused_of(const FormCall& x, const FusedAttrs& a) {
     const Loc loc = Loc::current();
     if (!a.body || a.body->inputs().size() != static_cast<std::size_t>(x.count)) {

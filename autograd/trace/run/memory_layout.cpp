@@ -1,4 +1,4 @@
-// Where in memory the results of a plan lie.
+// Lays out the results of a plan in memory.
 #include <algorithm>
 #include <iterator>
 
@@ -8,7 +8,7 @@
 namespace tapir::detail {
 namespace {
 
-constexpr std::size_t kMostConstantBytes = 64 * 1024;  // that a step keeps
+constexpr std::size_t kMostConstantBytes = 64 * 1024;  // limit per step
 
 // Free places in a block that grows.
 class Places {
@@ -53,13 +53,13 @@ class Places {
     struct Place {
         std::size_t begin, bytes;
     };
-    std::vector<Place> free_;  // by where they begin
+    std::vector<Place> free_;  // sorted by begin
     std::size_t size_ = 0;
 };
 
 }  // namespace
 
-/// Decides for a frame that has run once where its results lie, and which of them need not be made again.
+/// Decides, for a frame that has run once, where its results lie, and which of them need not be made again.
 class MemoryLayout {
  public:
     MemoryLayout(const Plan& plan, Plan::Frame& frame)
@@ -101,17 +101,17 @@ class MemoryLayout {
     Plan::Frame& frame_;
     const std::vector<Plan::Step>& steps_;
     const int stage_count_;
-    std::vector<int> stage_of_, position_;  // of each step: when it runs, and where in the order all of its stage have run
-    std::vector<int> end_;                  // of each root: the stage in which its elements are needed last
-    std::vector<bool> leaves_;              // of each root: an output shows it
-    std::vector<bool> is_constant_;         // of each slot: it depends on nothing but constants
+    std::vector<int> stage_of_, position_;  // for each step: its stage, and the place in the order at which all of its stage have run
+    std::vector<int> end_;                  // for each root: the stage of the last use of its elements
+    std::vector<bool> leaves_;              // for each root: an output shares its memory
+    std::vector<bool> is_constant_;         // for each slot: it depends on constants only
     Places places_;
-    std::vector<std::size_t> begin_;      // of each slot in the block
-    std::vector<std::vector<int>> ends_;  // roots in the block, by the stage in which they are needed last
-    std::vector<int> maker_;              // of each slot: a step
-    std::vector<int> home_;               // of each slot that parts are written into: the slot that leaves in whose tensor it lies; -1: none
+    std::vector<std::size_t> begin_;      // for each slot in the block
+    std::vector<std::vector<int>> ends_;  // roots in the block, by the stage of their last use
+    std::vector<int> maker_;              // for each slot: a step
+    std::vector<int> home_;               // for each slot that parts are written into: the outgoing slot in whose tensor it lies; -1: none
     std::vector<int> at_home_;            // slots that do
-    std::vector<bool> is_early_;          // of each slot: it lies in an input or a parameter
+    std::vector<bool> is_early_;          // for each slot: it lies in an input or a parameter
 };
 
 void MemoryLayout::find_stages() {
@@ -128,7 +128,7 @@ void MemoryLayout::find_stages() {
 void MemoryLayout::find_ends() {
     const std::size_t slots = at(plan_.slot_count_);
     end_.assign(slots, -1);
-    std::vector<int> last(slots, -1);  // where in the order a slot is needed last
+    std::vector<int> last(slots, -1);  // the place in the order of each slot's last use
     for (std::size_t s = 0; s < steps_.size(); ++s) {
         const auto use = [&](int slot) {
             last[at(slot)] = std::max(last[at(slot)], position_[s]);
@@ -166,7 +166,7 @@ void MemoryLayout::find_what_leaves() {
     ends_.resize(at(stage_count_ + 1));
 }
 
-// The steps that write part after part, the last of which makes this: each into what the one before gave, which nobody needs any more. The last first.
+// The steps that write part after part and end with this one: each writes into the previous result, which nobody else needs. The last first.
 std::vector<int> MemoryLayout::writes_before(int slot) const {
     std::vector<int> writes;
     for (int s = maker_[at(slot)]; s >= 0 && s < static_cast<int>(plan_.tail_); s = maker_[at(slot)]) {
@@ -180,7 +180,7 @@ std::vector<int> MemoryLayout::writes_before(int slot) const {
     return writes;
 }
 
-// Whether nobody needs what it writes into but for this.
+// True if this step is the last use of the tensor that it writes into.
 bool MemoryLayout::takes_over(int s) const {
     const std::vector<int>& inputs = steps_[at(s)].inputs;
     const int slot = inputs[0];
@@ -220,8 +220,8 @@ void MemoryLayout::find_homes() {
     frame_.undo.reserve(steps_.size());
 }
 
-// Whether these steps may write to what the update is of: from the first on, nobody looks at it but through what they give, which is not
-// given away.
+// True if these steps may write to the update's target: from the first on, it is read only through their results, which do not leave
+// the graph.
 bool MemoryLayout::is_early(int update, const std::vector<int>& writes) const {
     if (writes.empty()) return false;
     const auto& [value, input] = plan_.targets_[at(update)];
@@ -255,7 +255,7 @@ bool MemoryLayout::is_early(int update, const std::vector<int>& writes) const {
         std::none_of(plan_.guard_slots_.begin(), plan_.guard_slots_.end(), is_guarded);
 }
 
-// The results of the step at this place of the order.
+// Places the results of the step at this place of the order.
 void MemoryLayout::place(std::size_t i) {
     Call& call = frame_.calls[at(frame_.order[i])];
     const int stage = stage_of_[at(frame_.order[i])];
@@ -284,7 +284,7 @@ void MemoryLayout::place(std::size_t i) {
     for (const int over : ends_[at(stage)]) places_.give_back(begin_[at(over)], room(over));
 }
 
-// What depends on nothing but constants is made once more, and stays.
+// Results that depend on constants only are made once more, and kept.
 bool MemoryLayout::keeps_constants(Call& call) {
     const Graph::Node& node = *call.step->node;
     const auto is_fixed = [&](int slot) { return is_constant_[at(slot)]; };
@@ -314,7 +314,7 @@ bool MemoryLayout::can_be_written(const Call& call) const {
     return can;
 }
 
-// The operand in whose place a result may come, since nobody needs it afterwards; -1: there is none.
+// The operand whose memory a result may take, since nobody needs it afterwards; -1: none.
 int MemoryLayout::operand_in_place_of(const Call& call, int slot) const {
     const int stage = stage_of_[static_cast<std::size_t>(call.step - steps_.data())];
     const bool is_alone = stage_end(stage) - frame_.stages[at(stage)] == 1;
@@ -323,7 +323,7 @@ int MemoryLayout::operand_in_place_of(const Call& call, int slot) const {
     for (const int input : inputs) {
         const Geometry &x = frame_.seen[at(input)], &y = frame_.seen[at(slot)];
         const std::vector<int>& over = ends_[at(stage)];
-        if (std::find(over.begin(), over.end(), input) == over.end()) continue;  // needed later, or its place is taken
+        if (std::find(over.begin(), over.end(), input) == over.end()) continue;  // needed later, or its memory is taken
         if (x.dtype != y.dtype || !x.lies_as(y)) continue;
         const auto is_other_view = [&](int other) { return other != input && frame_.roots[at(other)] == input; };
         if (std::none_of(inputs.begin(), inputs.end(), is_other_view)) return input;
@@ -345,7 +345,7 @@ void MemoryLayout::make_slots() {
     }
 }
 
-// Views of what lies in the block need not be made again; what does not stay is emptied.
+// Views of results in the block need not be made again; slots that do not stay are emptied.
 void MemoryLayout::find_what_stays() {
     std::vector<bool> stays = frame_.is_placed;
     for (const Outgoing& out : frame_.outgoing) stays[at(out.slot)] = true;
@@ -353,7 +353,7 @@ void MemoryLayout::find_what_stays() {
     for (std::size_t s = 0; s < plan_.tail_; ++s) {
         Call& call = frame_.calls[s];
         const std::vector<int>& inputs = call.step->inputs;
-        // A branch or loop may give back what it was given, and something else in another run.
+        // A branch or loop may return its operand, and something else in another run.
         if (!call.stays && !call.into && !inputs.empty() && !call.step->node->attributes().has_graph()) {
             call.stays = std::all_of(inputs.begin(), inputs.end(), shows_block);
             each_result(call, [&](int slot, std::size_t) { call.stays = call.stays && shows_block(slot); });
@@ -376,7 +376,7 @@ void Plan::lay_out(Frame& frame) const {
     frame.is_laid_out = true;
 }
 
-// Whether the last steps may write to parameters directly: nothing that they read, but the parameter itself, lies in memory that is written.
+// True for steps that may write to parameters directly: nothing that they read, but the parameter itself, lies in memory that is written.
 void Plan::plan_updates(Frame& frame) const {
     for (std::size_t i = 0; i < held_.size(); ++i) frame.held[i] = held_[i].second->data;
     frame.tail_inputs.clear();

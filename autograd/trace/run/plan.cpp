@@ -1,4 +1,4 @@
-// Making a plan of a graph, and its frames.
+// Makes a plan of a graph, and its frames.
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
@@ -15,9 +15,9 @@
 namespace tapir::detail {
 namespace {
 
-constexpr std::size_t kMostFrames = 4;  // that nobody uses, of one plan
+constexpr std::size_t kMostFrames = 4;  // limit on the unused frames of one plan
 
-// Without names all outputs; then what guards look at; then, without names, what is written.
+// Without names: all outputs. Then the values of guards. Then, without names, the values of updates.
 std::vector<const Graph::Value*> wanted_values(const Graph& graph, const std::vector<std::string>& outputs, const Loc& loc) {
     std::vector<const Graph::Value*> wanted;
     for (const std::string& name : outputs) wanted.push_back(graph.value(name, loc));
@@ -37,7 +37,7 @@ bool makes_needed(const Graph::Node& node, const Needed& needed) {
     return std::any_of(node.results.begin(), node.results.end(), [&](const Graph::Value* value) { return needed.count(value) > 0; });
 }
 
-// These, and what they are computed from. all_draws: also random numbers that nobody needs, which decide what the others get.
+// These values, and all that they are computed from. all_draws: also unused random numbers, since they decide what the others get.
 Needed needed_for(const Graph& graph, const std::vector<const Graph::Value*>& wanted, bool all_draws) {
     Needed needed(wanted.begin(), wanted.end());
     for (std::size_t i = graph.nodes().size(); i-- > 0;) {
@@ -48,7 +48,7 @@ Needed needed_for(const Graph& graph, const std::vector<const Graph::Value*>& wa
     return needed;
 }
 
-// Names of dimensions that attributes depend on.
+// Adds the names of dimensions that attributes depend on.
 void add_dims(const Attributes& attributes, std::unordered_set<std::string>& names) {
     if (!attributes.is_symbolic()) return;
     const auto add = [&](const SymInt& size) {
@@ -63,13 +63,13 @@ void add_dims(const Attributes& attributes, std::unordered_set<std::string>& nam
     }
 }
 
-// And the inputs that say how large these dimensions are, where no needed one does.
+// Adds inputs that determine the sizes of these dimensions, if no needed input does.
 void add_inputs_of_sizes(const Graph& graph, Needed& needed) {
     std::unordered_set<std::string> names;
     for (const auto& node : graph.nodes()) {
         if (makes_needed(*node, needed)) add_dims(node->attributes(), names);
     }
-    const auto each = [&](bool is_needed, const auto& visit) {  // of the inputs that say the size of one
+    const auto each = [&](bool is_needed, const auto& visit) {  // for the inputs that determine the size of a dimension
         for (const Graph::Value* input : graph.inputs()) {
             for (const SymInt& size : input->shape) {
                 const std::optional<SymInt::OfOneDim> one = size.of_one_dim();
@@ -83,15 +83,15 @@ void add_inputs_of_sizes(const Graph& graph, Needed& needed) {
     std::vector<const Graph::Value*> others;
     each(false, [&](const Graph::Value* input, const std::string& name) {
         others.push_back(input);
-        names.erase(name);  // one is enough
+        names.erase(name);  // one input is enough
     });
     needed.insert(others.begin(), others.end());
 }
 
-// What runs: the graph with element-wise ops put together, of those that are needed.
+// Prepares the graph that runs: joins the needed element-wise ops.
 Graph prepared(Graph graph, const std::vector<std::string>& outputs, const Loc& loc) {
     remove_gradient_stops(graph, /*only_idle=*/false);
-#ifndef TAPIR_RUNTIME  // which has no simplifications: optimize() does this before a graph is saved
+#ifndef TAPIR_RUNTIME  // the runtime has no simplifications: optimize() does this before a graph is saved
     rewrite::simplify_overwriting(graph);
 #endif
     const Needed needed = needed_for(graph, wanted_values(graph, outputs, loc), outputs.empty());
@@ -113,8 +113,8 @@ bool takes_any_layout(const OpForm& form) noexcept {
     return is_fused_form(form) || (op && (op->elementwise >= 0 || op->condition >= 0));
 }
 
-// An element-wise op, or an optimizer's update, that does nothing but say what parameters shall be, writes there itself, after all others,
-// which see the parameters as they were. Of each result: which update; empty: it is no such node.
+// An element-wise op or an optimizer's update whose results are only written to parameters writes there itself, after all others,
+// which see the old values. Returns the update of each result; empty if the node is not of this kind.
 static std::vector<int> updates_written_by(const Graph& graph, const Graph::Node& node) {
     const OpForm& form = node.form();
     if (node.results.size() > kMostWritten) return {};
@@ -144,7 +144,7 @@ static std::vector<int> updates_written_by(const Graph& graph, const Graph::Node
     return updates;
 }
 
-// The slots of a plan's values, while it is made.
+// The slots of a plan's values, used while it is made.
 class Plan::Slots {
  public:
     explicit Slots(Plan& plan) : plan_(plan) {}
@@ -167,7 +167,7 @@ Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
     Needed needed = needed_for(graph_, wanted, is_whole_);
     for (std::size_t i = 0; is_whole_ && i < graph_.updates().size(); ++i) needed.insert(graph_.updates()[i].target);
     add_inputs_of_sizes(graph_, needed);
-    // Who holds the tensors: a program may put others there.
+    // The owners of the tensors: a program may replace a tensor there.
     std::unordered_map<int, const Graph::Value*> originals;
     for (const auto* list : {&graph.parameters(), &graph.constants()}) {
         for (const Graph::Value* value : *list) originals[value->number] = value;
@@ -199,7 +199,7 @@ Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
     }
 }
 
-// Those that write updates come last. seen: what others than updates want.
+// Adds steps; those that write updates come last. seen: values that are used for more than updates.
 void Plan::add_steps(Slots& slots, const std::unordered_set<const Graph::Value*>& needed, const std::unordered_set<const Graph::Value*>& seen) {
     std::unordered_map<const Graph::Node*, std::vector<int>> writers;
     for (const auto& node : graph_.nodes()) {
@@ -224,7 +224,7 @@ void Plan::add_steps(Slots& slots, const std::unordered_set<const Graph::Value*>
     }
 }
 
-// After which step the results of each are not needed any more.
+// Finds the step after which each result is not needed any more.
 void Plan::note_dead() {
     for (const Step& step : steps_) {
         for (std::size_t k = 0; k < step.updates.size(); ++k) last_use_[at(step.first_result) + k] = static_cast<int>(&step - steps_.data());
@@ -259,17 +259,17 @@ bool Plan::fits(const Frame& frame, const Tensor* const* given) const noexcept {
         if ((x != nullptr) != as.is_defined) return false;
         if (x && (x->dtype != as.dtype || x->device != as.device || !as.has_shape_of(x))) return false;
     }
-    for (std::size_t i = 0; i < held_.size(); ++i) {  // a program may put others there, which a new frame checks
+    for (std::size_t i = 0; i < held_.size(); ++i) {  // a program may replace them; a new frame checks that
         const Tensor &now = held_[i].second->data, &as = frame.held[i];
         if (now.impl() != as.impl() && !are_alike(now, as)) return false;
     }
     return true;
 }
 
-// The frame that is at hand costs nothing; others are for other shapes, and for more threads than there are places.
+// The frame at hand costs nothing; others are for other shapes, and for more threads than there are places.
 std::unique_ptr<Plan::Frame> Plan::take_frame(const Tensor* const* given, AtHand*& place, const Loc& loc) {
     const void* const me = &thread;
-    // Threads' variables lie at multiples of large powers of 2.
+    // Addresses of thread-local variables are multiples of large powers of 2, so they are hashed.
     AtHand& mine = at_hand_[(reinterpret_cast<std::uintptr_t>(me) * std::uintptr_t{0x9e3779b97f4a7c15}) >> (8 * sizeof(std::uintptr_t) - 2)];
     const void* owner = mine.owner.load(std::memory_order_relaxed);
     if (!owner && mine.owner.compare_exchange_strong(owner, me, std::memory_order_relaxed)) owner = me;
@@ -300,15 +300,15 @@ std::unique_ptr<Plan::Frame> Plan::other_frame(const Tensor* const* given, AtHan
     return make_frame(given, loc);
 }
 
-// That it keeps between runs.
+// The bytes that a frame keeps between runs.
 std::size_t Plan::bytes_in(const Frame& frame) const {
     return (frame.block.defined() ? frame.block.nbytes() : 0) + (kCanCapture && frame.captured ? bytes_of(*frame.captured) : 0);
 }
 
-// frame: null where an error left it behind.
+// frame: null after an error.
 void Plan::give_back(std::unique_ptr<Frame> frame, AtHand* place) {
     const std::size_t bytes = frame ? bytes_in(*frame) : 0;
-    if (place && !place->frame) {  // a run within this one may have put its own there
+    if (place && !place->frame) {  // a nested run may have put its own there
         place->frame = std::move(frame);
         place->bytes.store(bytes, std::memory_order_relaxed);
         return;

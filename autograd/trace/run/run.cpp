@@ -1,4 +1,4 @@
-// Running a graph op by op, as the program did.
+// Runs a graph op by op, as the program did.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -21,10 +21,10 @@ namespace {
 
 constexpr std::int64_t kMostShown = 8;  // elements
 
-// "1.", "float32 (3,): 1., 2., 3."; of one of many elements some, from this one on.
+// "1.", "float32 (3,): 1., 2., 3."; for many elements only some, beginning with this one.
 std::string shown(const Tensor& x, std::int64_t from) {
     const Tensor flat = x.reshape({x.numel()});
-    const auto element = [&](std::int64_t i) { return to_string(flat[i], {.precision = 17}); };  // all digits that it has
+    const auto element = [&](std::int64_t i) { return to_string(flat[i], {.precision = 17}); };  // with all digits
     if (x.numel() == 1) return element(0);
     if (x.numel() <= kMostShown) from = 0;
     std::string text = fmt::format("{} {}", x.dtype(), x.shape());
@@ -34,7 +34,7 @@ std::string shown(const Tensor& x, std::int64_t from) {
     return end < x.numel() ? text + ", ..." : text;
 }
 
-// Row by row; of what is of one shape, and contiguous.
+// In row-major order; for contiguous tensors of one shape.
 std::int64_t first_difference(const Tensor& a, const Tensor& b) {
     const auto bytes = [](const Tensor& x) { return static_cast<const std::byte*>(x.raw_data()); };
     const auto [first, other] = std::mismatch(bytes(a), bytes(a) + a.nbytes(), bytes(b));
@@ -87,7 +87,7 @@ DimSizes detail::sizes_of_inputs(const Graph& graph, const Tensor* given, const 
             }
         }
     });
-    each([&](const Graph::Value& wanted, const Tensor& x) {  // formulas of these
+    each([&](const Graph::Value& wanted, const Tensor& x) {  // checks formulas of these
         for (std::size_t d = 0; d < wanted.shape.size(); ++d) {
             const SymInt size = wanted.shape[d].with(sizes, loc);
             if (size.is_number() && size.number() != x.size(static_cast<int>(d))) fail_shape(wanted, x);
@@ -179,7 +179,7 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
     if (is_traced) {
         for (const Value* parameter : parameters_) tell_name(parameter->data, parameter->name);
     }
-    const detail::PauseAutocast plain;  // what it did in the program, the graph has as ops
+    const detail::PauseAutocast plain;  // the graph has the conversions of the program's autocast as ops
     std::vector<Tensor> values(static_cast<std::size_t>(next_));
     std::vector<int> uses(static_cast<std::size_t>(next_), 0);
     const auto at = [](const Value* value) { return static_cast<std::size_t>(value->number); };
@@ -217,7 +217,7 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
             Tensor& y = results[k];
             if (!y.defined()) fail<ValueError>(loc, "graph: {} gives no result {}", node->op(), k);
             detail::check_result(*node, k, y, addresses.data(), loc);
-            // Numbers among the operands are tensors here, and may count for more in a promotion.
+            // Numbers among the operands are tensors here, and may weigh more in a promotion.
             values[at(result)] = y.dtype() == result->dtype ? std::move(y) : y.to(result->dtype);
         }
     }
@@ -227,7 +227,7 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
     for (const Update& update : updates_) {
         writes.emplace_back(update.target->kind == Kind::input ? values[at(update.target)] : update.target->data, values[at(update.value)]);
     }
-    if (is_traced) {  // all of this belongs to the other graph, too
+    if (is_traced) {  // all of this belongs to the outer graph, too
         for (const Guard& guard : guards_) {
             detail::note_read("guard", values[at(guard.value)], guard.loc.line() ? guard.loc : loc);
             detail::check_guard(guard, values[at(guard.value)], loc);
@@ -237,7 +237,7 @@ std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc)
         return outputs;
     }
     const detail::PauseRecording pause;
-    for (std::size_t i = 0; i < outputs.size(); ++i) {  // numbers of the graph's own
+    for (std::size_t i = 0; i < outputs.size(); ++i) {  // constants of the graph are returned as copies
         if (rewrite::is_of_constant(outputs_[i].value)) outputs[i] = outputs[i].clone();
     }
     for (const Guard& guard : guards_) detail::check_guard(guard, values[at(guard.value)], loc);

@@ -1,4 +1,4 @@
-// Running a graph as steps over slots: without records, names and checks, in memory that is used again.
+// Runs a graph as steps over slots: without records, names and checks, in memory that is reused.
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -20,7 +20,7 @@ namespace tapir {
 namespace detail {
 namespace {
 
-// Another handle of what only this thread knows: no atomic instruction is needed for the second one.
+// A second handle of a tensor that only this thread knows, made without an atomic instruction.
 Tensor shared_with(const Tensor& mine) noexcept {
     TensorImpl* x = mine.impl();
     if (!x || __atomic_load_n(&x->refs, __ATOMIC_RELAXED) != 1) return mine;
@@ -28,7 +28,7 @@ Tensor shared_with(const Tensor& mine) noexcept {
     return Tensor::adopt(x);
 }
 
-// Whether nobody would see that it is written to.
+// True if nobody would see a write to it.
 bool is_forgotten(const Tensor& t, const Geometry& as) noexcept {
     if (!t.defined()) return false;
     const TensorImpl* x = t.impl();
@@ -45,13 +45,13 @@ void Plan::check_inputs(const Tensor* const* given, const Loc& loc) const {
     }
 }
 
-// Makes the results.
+// Calls the op, which makes the results.
 void Plan::run_op(Call& call, Frame& frame, const Loc& loc) const {
     const Graph::Node& node = *call.step->node;
     const NodeScope scope(node, loc);
     run_form(node.form(), call.call, frame.made.data());
     for (std::size_t k = 0; k < node.results.size(); ++k) {
-        // Numbers among the operands are tensors here, and may count for more in a promotion.
+        // Numbers among the operands are tensors here, and may weigh more in a promotion.
         Tensor& y = frame.made[k];
         const DType dtype = node.results[k]->dtype;
         if (!y.defined()) fail<ValueError>(node.loc.line() ? node.loc : loc, "graph: {} gives no result {}", node.op(), k);
@@ -62,7 +62,7 @@ void Plan::run_op(Call& call, Frame& frame, const Loc& loc) const {
             y = Tensor();
         }
     }
-    // A graph of somebody's making may name fewer results than there are: nothing is to be written into places after them.
+    // A hand-made graph may name fewer results than there are: nothing must be written into the slots after them.
     for (std::size_t k = node.results.size(); k < frame.made.size() && frame.made[k].defined(); ++k) {
         frame.made[k] = Tensor();
         call.gives_more = true;
@@ -91,7 +91,7 @@ void Plan::run_first(Frame& frame, const Loc& loc) const {
 
 // --- Running ---------------------------------------------------------------------------------------------------------------------
 
-// Its results do not lie in the block any more, and views of them do not stay.
+// Its results are no longer in the block, and views of them are not kept.
 void Plan::make_loose(Call& call, Frame& frame) const {
     if (call.early >= 0) {
         if (!frame.undo.empty() && frame.undo.back().call == &call) frame.undo.pop_back();
@@ -112,7 +112,7 @@ void Plan::make_loose(Call& call, Frame& frame) const {
     }
 }
 
-// What cannot be done this way is left to be made.
+// Steps that cannot be run this way are left to the sequential run.
 void Plan::run_at_once(Frame& frame, std::size_t from, std::size_t to) const {
     parallel_for(static_cast<std::int64_t>(to - from) * 64, 64, [&](std::int64_t begin, std::int64_t end) {  // it cuts at multiples of 64
         for (std::int64_t k = begin / 64; k < end / 64; ++k) {
@@ -144,7 +144,7 @@ const Tensor& Plan::target_of(int update, const Tensor* const* given) const {
     return input >= 0 && given[input] ? *given[input] : value->data;
 }
 
-// Where the writes that may come before the end go to in this run.
+// Decides the targets of early writes in this run.
 void Plan::start_early(Frame& frame, const Tensor* const* given, const Loc& loc) const {
     for (EarlyWrite& early : frame.early) {
         const Tensor& target = target_of(early.update, given);
@@ -161,7 +161,7 @@ void Plan::start_early(Frame& frame, const Tensor* const* given, const Loc& loc)
     }
 }
 
-// Before a part is written early.
+// Saves a part before it is written early.
 void Plan::keep_part(const Call& call, Frame& frame) const {
     if (!frame.early[at(call.early)].is_active) return;
     if (!call.into) return leave_early(call, frame);
@@ -171,13 +171,13 @@ void Plan::keep_part(const Call& call, Frame& frame) const {
         for (int i = 0; i + 1 < call.call.count; ++i) kept.operands[at(i)] = i == 0 ? call.results[0] : *call.call.inputs[i];
         kept.operands[at(call.call.count - 1)] = frame.made[0].clone();
         frame.undo.push_back(std::move(kept));
-    } catch (const Error&) {  // what is wrong the op itself says
+    } catch (const Error&) {  // the op itself reports the error
         leave_early(call, frame);
     }
     frame.made[0] = Tensor();
 }
 
-// This write, and those after it, are done in a tensor beside the target.
+// Redirects this write, and those after it, to a tensor beside the target.
 void Plan::leave_early(const Call& call, Frame& frame) const {
     EarlyWrite& early = frame.early[at(call.early)];
     if (!early.is_active) return;
@@ -190,7 +190,7 @@ void Plan::leave_early(const Call& call, Frame& frame) const {
     }
 }
 
-// The last one first.
+// Undoes the last write first.
 void Plan::undo_early(Frame& frame) const noexcept {
     for (; !frame.undo.empty(); frame.undo.pop_back()) {
         const auto& [call, operands] = frame.undo.back();
@@ -198,12 +198,12 @@ void Plan::undo_early(Frame& frame) const noexcept {
         for (int i = 0; i < kMostOfPart; ++i) inputs[i] = &operands[at(i)];
         try {
             call->step->node->form().into({inputs, call->call.count, call->call.attrs}, operands[0]);
-        } catch (const std::exception&) {  // no memory: the others are put back all the same
+        } catch (const std::exception&) {  // out of memory: the others are restored all the same
         }
     }
 }
 
-// False: a result is not of the shape that it had in the first run.
+// Returns false if a result has another shape than in the first run.
 bool Plan::make_results(Call& call, Frame& frame, const Loc& loc) const {
     const Storage* block = frame.block.defined() ? frame.block.impl()->storage : nullptr;
     bool is_as_seen = true;
@@ -214,12 +214,12 @@ bool Plan::make_results(Call& call, Frame& frame, const Loc& loc) const {
         const Geometry& as = frame.seen[at(slot)];
         is_as_seen = is_as_seen && y.defined() == as.is_defined && (!as.is_defined || as.has_shape_of(y.impl()));
         if (!y.defined() || y.impl()->storage != block || y.numel() == 0) continue;
-        // A view, where it was none in the first run, or one of something else: what it shows may be overwritten.
+        // A view that was none in the first run, or one of another tensor: its memory may be overwritten.
         const bool is_known = root >= 0 && root != slot && frame.is_placed[at(root)] && y.raw_data() >= frame.slots[at(root)].raw_data() &&
             y.impl()->data < frame.slots[at(root)].impl()->data + frame.seen[at(root)].bytes();
         if (!is_known) y = y.clone();
     }
-    if (!is_as_seen) {  // sizes that depend on data: what follows is made as it comes
+    if (!is_as_seen) {  // sizes that depend on data: later results are made anew
         for (Call& other : frame.calls) {
             other.into = nullptr;
             other.stays = other.is_made = false;
@@ -233,7 +233,7 @@ bool Plan::make_results(Call& call, Frame& frame, const Loc& loc) const {
 
 void Plan::run_steps(Frame& frame, const Loc& loc) const {
     if (!frame.outgoing.empty()) start_outgoing(frame, loc);
-    std::size_t together = 0;  // before this place in the order, calls have run at once
+    std::size_t together = 0;  // calls before this place in the order have run at once
     for (std::size_t i = 0, stage = 0; i < tail_; ++i) {
         if (frame.runs_at_once && i >= together) {
             while (stage < frame.stages.size() && at(frame.stages[stage]) <= i) ++stage;
@@ -256,19 +256,19 @@ void Plan::run_steps(Frame& frame, const Loc& loc) const {
     }
 }
 
-// Of many runs the first few take turns, and the others go the way that was faster, until one of them is not.
+// In each period of runs, the first few alternate; the others use the faster way, until one of them is slower.
 void Plan::run_or_try(Frame& frame, const Loc& loc) const {
     constexpr int period = 256, tries = 8;
     const int now = frame.tries;
     frame.tries = (now + 1) % period;
-    const bool is_forced = least_parallel_ns() == 0;  // by a test
+    const bool is_forced = least_parallel_ns() == 0;  // for tests
     frame.runs_at_once = is_forced || (now < tries ? now % 2 == 1 : frame.is_faster_at_once);
     if (now >= tries && !frame.runs_at_once) return run_steps(frame, loc);
     const auto begin = std::chrono::steady_clock::now();
     run_steps(frame, loc);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (now < 2) frame.seconds[now][0] = frame.seconds[now][1] = seconds;
-    // The best two of each way: one run may have had luck.
+    // The best two of each way: a single run may be lucky.
     double(&best)[2] = frame.seconds[now % 2];
     if (now < tries && now >= 2) {
         if (now < 4 || seconds < best[1]) best[1] = seconds;
@@ -320,7 +320,7 @@ void Plan::write_updates(Frame& frame, const Tensor* const* given, const Loc& lo
     if (!others.empty()) write_at_once(std::move(others), loc);
 }
 
-// Holds a frame while it runs; one that an error left behind is gone.
+// Holds a frame during a run; after an error the frame is dropped.
 struct Plan::Taken {
     Plan& plan;
     AtHand* place = nullptr;
@@ -348,10 +348,10 @@ void Plan::run(const Tensor* const* given, Tensor* results, const Loc& loc) {
     for (const auto& [place, input] : frame.input_arguments) *place = given[input];
     const bool was_learned = frame.is_learned;
     if (was_learned) [[likely]] {
-        if (!frame.is_laid_out) lay_out(frame);  // worth it once the same sizes come again
+        if (!frame.is_laid_out) lay_out(frame);  // pays off once the same sizes come again
         bool is_changed = false;
         for (std::size_t i = 0; i < held_.size(); ++i) is_changed |= frame.held[i].impl() != held_[i].second->data.impl();
-        if (is_changed) {  // others took their places
+        if (is_changed) {  // their tensors were replaced
             plan_updates(frame);
             for (Call& call : frame.calls) call.is_made = false;
         }
@@ -389,8 +389,8 @@ void Plan::run(const Tensor* const* given, Tensor* results, const Loc& loc) {
 
 struct Graph::Plans {
     std::mutex mutex;
-    std::vector<std::unique_ptr<detail::Plan>> plans;  // by outputs
-    std::atomic<detail::Plan*> last{nullptr};          // that was run
+    std::vector<std::unique_ptr<detail::Plan>> plans;  // for several lists of outputs
+    std::atomic<detail::Plan*> last{nullptr};          // the one that ran last
 
     detail::Plan* find(const Graph& graph, const std::vector<std::string>& outputs, const Loc& loc) {
         const std::lock_guard lock(mutex);
@@ -403,7 +403,7 @@ struct Graph::Plans {
 
 void Graph::changed() noexcept { delete plans_.exchange(nullptr); }
 
-// What a plan runs is told to nobody.
+// Plans do not report to watchers or tracers.
 static void refuse_in_trace(const char* what, const Loc& loc) {
     if (!detail::is_tracing() || !detail::is_watched()) return;
     fail<TapeError>(loc, "{}: a trace does not see what it computes; in a function that is traced call graph(inputs) instead", what);

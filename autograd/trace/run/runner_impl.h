@@ -1,13 +1,13 @@
-// What a graph is run with: its nodes as steps over numbered slots.
+// The plan that runs a graph: its nodes as steps over numbered slots.
 //
-// A plan runs in frames. A frame belongs to one thread at a time, and to inputs, parameters and constants of certain shapes. Its first run calls the ops as
-// the program did, and looks at what they gave: what is a view of what, when it is needed last. Then the memory is laid out: each
-// result that an op can write into a given place (OpForm::into) has its place in one block, where others lie whose time does not overlap
-// with its own; results that leave the graph have a tensor of their own, which the next runs write to again once nobody else holds it.
-// From then on a step is one call of a kernel's driver, without a check, and a view of what lies in the block is not even made again.
-// Steps that cannot write into a given place make their results as ever. Steps that are worth a thread each, and do not need each other, run
-// at once. Updates of inputs and parameters are written at the end, when nothing can fail any more, but for parts of what is read afterwards: an
-// error puts these back. On a CUDA device stretches of steps are captured instead, and launched as one (capture.cpp).
+// A plan runs in frames. A frame belongs to one thread at a time, and to inputs, parameters and constants of certain shapes. Its first run
+// calls the ops as the program did, and records which results are views and when each is needed last. Then it lays out memory: each
+// result that an op can write into a given place (OpForm::into) gets a place in one block, shared with results whose lifetimes do not
+// overlap with its own. Results that leave the graph have a tensor of their own, which later runs write to again once nobody else holds it.
+// From then on a step is one call of a kernel's driver, without checks, and views of results in the block are not even made again.
+// Steps that cannot write into a given place make their results anew. Steps that are worth a thread each, and do not need each other, run
+// at once. Updates of inputs and parameters are written at the end, when nothing can fail any more, except parts of tensors that are read
+// later: an error restores these. On a CUDA device, stretches of steps are captured instead, and launched as one (capture.cpp).
 #pragma once
 
 #include <array>
@@ -21,22 +21,22 @@
 
 namespace tapir::detail {
 
-/// Steps of the nodes that some outputs need. Several threads may run it at once: each takes a Frame.
+/// The steps that compute some outputs. Several threads may run it at once: each takes a Frame.
 class Plan {
  public:
-    /// outputs: names; empty: all outputs, and updates are written. Throws ValueError for unknown ones.
+    /// outputs: names; empty: all outputs, and updates are written. Throws ValueError for unknown names.
     Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc);
     ~Plan();
     Plan(const Plan&) = delete;
     Plan& operator=(const Plan&) = delete;
 
     const std::vector<std::string>& outputs() const noexcept { return outputs_; }
-    /// given: by the graph's inputs, null where they are not needed.
+    /// given: by the graph's inputs, null for those that are not needed.
     void run(const Tensor* const* given, Tensor* results, const Loc& loc);
     std::size_t result_count() const noexcept { return result_slots_.size(); }
-    /// Which of the graph's inputs are needed.
+    /// The indices of the graph's inputs that are needed.
     std::vector<int> needed_inputs() const;
-    /// Of the blocks in which results lie, all frames together.
+    /// Bytes of the blocks for results, over all frames.
     std::size_t planned_bytes();
     struct Captured;
 
@@ -45,19 +45,19 @@ class Plan {
     struct Step {
         const Graph::Node* node;
         std::vector<int> inputs;        // slots
-        int first_result;               // the slots of its results follow each other
+        int first_result;               // the slots of its results are consecutive
         std::vector<int> dead;          // slots of results that are not needed after it
-        std::vector<int> updates = {};  // of each result, whose targets it writes, after all others; empty: it does not
+        std::vector<int> updates = {};  // for each result: the update whose target it writes, after all others; empty: none
     };
     struct Frame;
     struct Call;
     struct Taken;
-    // What a thread used last. Only the thread that came first touches it, so that no atomic instruction is needed; another one may come
-    // after that has ended.
+    // The frame that a thread used last. Only the first thread touches it, so that no atomic instruction is needed; another may take
+    // over after that thread has ended.
     struct AtHand {
         std::atomic<const void*> owner{nullptr};
-        std::unique_ptr<Frame> frame;       // null: it runs
-        std::atomic<std::size_t> bytes{0};  // of its block
+        std::unique_ptr<Frame> frame;       // null: it is running
+        std::atomic<std::size_t> bytes{0};  // size of its block
     };
     class Slots;
     void add_steps(Slots& slots, const std::unordered_set<const Graph::Value*>& needed, const std::unordered_set<const Graph::Value*>& seen);
@@ -83,7 +83,7 @@ class Plan {
     void keep_part(const Call& call, Frame& frame) const;
     void leave_early(const Call& call, Frame& frame) const;
     void undo_early(Frame& frame) const noexcept;
-    // With what CUDA captured (capture.cpp).
+    // Running captured CUDA work (capture.cpp).
     void plan_capture(Frame& frame) const;
     bool can_capture(const Frame& frame, std::size_t step, Device device) const;
     bool capture(Frame& frame, const Tensor* const* given, const Loc& loc) const;
@@ -95,7 +95,7 @@ class Plan {
     void run_steps(Frame& frame, const Loc& loc) const;
     void write_updates(Frame& frame, const Tensor* const* given, const Loc& loc) const;
 
-    const Graph graph_;  // a copy: of what runs
+    const Graph graph_;  // a prepared copy of the part that runs
     std::vector<std::string> outputs_;
     bool is_whole_;
     bool writes_inputs_;
@@ -103,22 +103,22 @@ class Plan {
     std::size_t tail_;              // steps from here on write updates
     std::vector<int> input_slots_;  // -1: not needed
     std::vector<int> result_slots_;
-    std::vector<bool> are_constants_;                           // of the results: numbers of the graph's own, which are given as copies
-    std::vector<std::pair<int, const Graph::Value*>> held_;     // parameters and constants: slot, and who has the tensor; -1: it is only written to
-    std::vector<std::pair<int, int>> guard_slots_;              // slot, and which
-    std::vector<int> update_slots_;                             // of each update
-    std::vector<std::pair<const Graph::Value*, int>> targets_;  // of each update: who has the tensor, or which input it is
-    std::vector<int> last_use_;                                 // of each slot: a step
+    std::vector<bool> are_constants_;                           // for each result: true if it is a constant of the graph, which is returned as a copy
+    std::vector<std::pair<int, const Graph::Value*>> held_;     // parameters and constants: slot, and the owner of the tensor; -1: only written to
+    std::vector<std::pair<int, int>> guard_slots_;              // slot, and index of the guard
+    std::vector<int> update_slots_;                             // for each update
+    std::vector<std::pair<const Graph::Value*, int>> targets_;  // for each update: the owner of the tensor, or the index of the input
+    std::vector<int> last_use_;                                 // for each slot: a step
     int slot_count_ = 0;
     std::array<AtHand, 4> at_hand_;  // by thread
     std::mutex mutex_;
     std::vector<std::unique_ptr<Frame>> idle_;
 };
 
-/// What Graph::run does for all outputs: the graph's inputs in order, and as many results as it has outputs.
+/// Graph::run for all outputs: takes the graph's inputs in order, and room for all its outputs.
 void run_in_order(const Graph& graph, const Tensor* const* given, Tensor* results, const Loc& loc);
 
-/// Tensors by number, not there at first.
+/// Tensors by index, null at first.
 struct Given {
     static constexpr std::size_t kFew = 16;
     const Tensor* few[kFew];
@@ -136,28 +136,28 @@ struct Given {
     Given& operator=(const Given&) = delete;
 };
 
-/// From how many nanoseconds on steps are run at once, where they do not need each other and there are threads; 0, for tests: always, without a
-/// trial of whether that is faster.
+/// The time in nanoseconds from which steps are run at once, if they do not need each other and there are threads; 0, for tests: always,
+/// without a trial of whether that is faster.
 void set_least_parallel_ns(std::int64_t ns) noexcept;
 std::int64_t least_parallel_ns() noexcept;
 
-/// Whether both are there, of one dtype, device and shape.
+/// True if both are defined and have the same dtype, device and shape.
 bool are_alike(const Tensor& a, const Tensor& b) noexcept;
-/// Whether they have the same shape, dtype and bits.
+/// True if both have the same shape, dtype and bits.
 bool same_elements(const Tensor& a, const Tensor& b);
-/// What the sizes of the inputs say about the named dimensions; undefined ones are left out. Throws ShapeError, DTypeError.
+/// The sizes of named dimensions, from the sizes of the inputs; undefined inputs are skipped. Throws ShapeError, DTypeError.
 DimSizes sizes_of_inputs(const Graph& graph, const Tensor* given, const Loc& loc);
-/// Throws ShapeError and DTypeError where another tensor took the place of a parameter's or a constant's that is not like it, ValueError for none.
+/// Throws ShapeError and DTypeError if a parameter's or constant's tensor was replaced by one of another type, ValueError if it is undefined.
 void check_held(const Graph::Value& value, const Loc& loc);
-/// Of each parameter and constant.
+/// Checks each parameter and constant.
 void check_held(const Graph& graph, const Loc& loc);
-/// Whether there are inputs among what it writes to.
+/// True if some of its updates write to inputs.
 bool writes_inputs(const Graph& graph) noexcept;
-/// Throws ValueError where one of them lies in the memory of another input. Tensors that are not there count for none.
+/// Throws ValueError if an input that is written to overlaps another input. Undefined tensors are skipped.
 void check_written_inputs(const Graph& graph, const Tensor* const* given, const Loc& loc);
-/// Writes what each of these targets shall be, as all of that was before.
+/// Writes all updates as if at the same time: from the values before any of the writes.
 void write_at_once(std::vector<std::pair<Tensor, Tensor>> updates, const Loc& loc);
-/// Throws ValueError where the program would go another way now.
+/// Throws ValueError if the program might take another branch now.
 void check_guard(const Graph::Guard& guard, const Tensor& now, const Loc& loc);
 
 }  // namespace tapir::detail

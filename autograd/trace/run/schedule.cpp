@@ -1,4 +1,4 @@
-// What of a plan may run at once.
+// Schedules the steps of a plan that may run at once.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -11,8 +11,8 @@ namespace tapir::detail {
 
 namespace {
 
-// Steps that take less than this one after the other, since waking a thread takes microseconds. As a product that is shared out, which
-// those that take long are (ops/gemm.cpp).
+// The times of steps that run at once. Below, waking a thread, which takes microseconds, does not pay. Above, a step splits its work
+// among threads itself, as large products do (ops/gemm.cpp).
 std::atomic<std::int64_t> least_ns{15'000};
 constexpr std::int64_t kSharedOutNs = 60'000;
 
@@ -21,7 +21,7 @@ constexpr std::int64_t kSharedOutNs = 60'000;
 void set_least_parallel_ns(std::int64_t ns) noexcept { least_ns = ns; }
 std::int64_t least_parallel_ns() noexcept { return least_ns.load(std::memory_order_relaxed); }
 
-// In the order of the program, but that steps which are worth a thread each and do not need each other come together.
+// Keeps the order of the program, except that independent steps which are worth a thread each are grouped.
 void Plan::schedule(Frame& frame) const {
     frame.order.resize(tail_);
     frame.stages.resize(tail_);
@@ -46,13 +46,13 @@ void Plan::schedule(Frame& frame) const {
         for (const int input : steps_[s].inputs) {
             if (maker[at(input)] >= 0) after(maker[at(input)]);
         }
-        // Random numbers are drawn in the order of the program, which a branch or a loop may do, too.
+        // Random numbers are drawn in the order of the program, also within branches and loops.
         if (node.attributes().is_random()) {
             if (last_random >= 0) after(last_random);
             last_random = static_cast<int>(s);
         }
         if (!node.form().into) continue;
-        // About how long it takes on one thread of a 2020s core.
+        // A rough estimate of the time on one thread of a 2020s core.
         std::int64_t elements = results;
         for (std::size_t i = 0; i < steps_[s].inputs.size(); ++i) elements += numel_of(frame, steps_[s].inputs[i]);
         std::int64_t ns = elements / 4;
@@ -68,7 +68,7 @@ void Plan::schedule(Frame& frame) const {
     }
     if (worth < 2) return;
     std::vector<int> order, stages;
-    std::set<int> ready, large;  // large: of those that are worth a thread
+    std::set<int> ready, large;  // large: steps that are worth a thread
     for (std::size_t s = 0; s < tail_; ++s) {
         if (missing[s] == 0) (is_worth[s] ? large : ready).insert(static_cast<int>(s));
     }

@@ -1,4 +1,4 @@
-// What the sources of Tapir::runtime call and what it does not have: nobody records, watches, profiles or looks with gdb.
+// Stubs for what the sources of Tapir::runtime call and it does not have: nobody records, watches, profiles or uses gdb.
 #include "tapir/autograd/log_impl.h"
 #include "tapir/autograd/meta_impl.h"
 #include "tapir/core/fail_impl.h"
