@@ -1,4 +1,4 @@
-// One graph of several runs.
+// Joins several runs into one graph.
 #include "tapir/autograd/trace/join_graphs_impl.h"
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "tapir/autograd/result_types.h"
 #include "tapir/autograd/trace/data_sizes_impl.h"
 #include "tapir/autograd/trace/fit_impl.h"
 #include "tapir/autograd/trace/graph/infer_impl.h"
@@ -21,13 +22,13 @@
 namespace tapir::detail {
 namespace {
 
-// nan is as it was, too.
+// A nan equals itself here.
 bool same_attribute(const Attribute& a, const Attribute& b) {
     const auto *x = std::get_if<double>(&a), *y = std::get_if<double>(&b);
     return a == b || (x && y && std::isnan(*x) && std::isnan(*y));
 }
 
-// Whether this attribute may be a whole number in a real one's place, full({}, double(n)): the result's dtype is another attribute's matter.
+// True if this attribute may hold a whole number instead of a real one, full({}, double(n)): another attribute states the result's dtype.
 bool keeps_whole_numbers(const Graph::Node& node, const std::string& name) {
     bool is_scalar = false, has_dtype = node.is(fill_form);
     Attributes copy = node.attributes();
@@ -38,10 +39,10 @@ bool keeps_whole_numbers(const Graph::Node& node, const std::string& name) {
     return is_scalar && has_dtype;
 }
 
-// Several graphs of one program, for several sizes of its dimensions, as one.
+// Joins several graphs of one program, for several sizes of its dimensions.
 class Union {
  public:
-    // known: null where only polynomials and the simplest quotients are looked for; else the sizes of the graph around this one.
+    // known: null to look for polynomials and the simplest quotients only; else the sizes of the graph around this one.
     Union(std::vector<Graph> graphs, const std::vector<DimSizes>& samples, const Loc& loc, const std::vector<KnownSize>* known)
         : graphs_(std::move(graphs)), samples_(samples), loc_(loc), divides_(known != nullptr) {
         if (known) known_ = *known;
@@ -50,9 +51,12 @@ class Union {
     JoinedGraph make() {
         Graph& whole = graphs_[0];
         for (std::size_t g = 1; g < graphs_.size(); ++g) check_same(whole, graphs_[g], g);
-        if (divides_) know_shapes();
-        for (std::size_t n = 0; n < whole.nodes().size(); ++n) join_attributes(n);
-        join_shapes();
+        join_given_shapes();
+        for (std::size_t n = 0; n < whole.nodes().size(); ++n) {
+            if (divides_) look_near(*whole.nodes()[n]);
+            join_attributes(n);
+            join_result_shapes(n);
+        }
         join_constants();
         return {std::move(whole), std::move(guessed_)};
     }
@@ -60,7 +64,7 @@ class Union {
  private:
     std::string sizes_text(std::size_t g) const { return shown_sizes(samples_[g]); }
 
-    // The same ops on the same values: what the program does must not depend on sizes.
+    // Checks that both have the same ops on the same values: the program must not branch on sizes.
     void check_same(const Graph& a, const Graph& b, std::size_t g) {
         const std::size_t count = std::min(a.nodes().size(), b.nodes().size());
         for (std::size_t n = 0; n < count; ++n) {
@@ -108,43 +112,77 @@ class Union {
         return formula;
     }
 
-    // --- Sizes of the graph, of which others are made -----------------------------------------------------------------------------
+    // --- Shapes -------------------------------------------------------------------------------------------------------------------
 
-    void know_shapes() {
-        std::vector<const std::vector<Graph::Value*>*> inputs;
-        for (const Graph& graph : graphs_) inputs.push_back(&graph.inputs());
+    using Lists = std::vector<const std::vector<Graph::Value*>*>;  // of each run
+
+    Lists lists(const std::vector<Graph::Value*>& (Graph::*of)() const) const {
+        Lists all;
+        for (const Graph& graph : graphs_) all.push_back(&(graph.*of)());
+        return all;
+    }
+
+    // Inputs, parameters and constants have the sizes that they were seen with.
+    void join_given_shapes() {
         near_ = known_;
-        for (std::size_t i = 0; i < inputs[0]->size(); ++i) know_shape(inputs, i, nullptr);
-        for (std::size_t n = 0; n < graphs_[0].nodes().size(); ++n) {
-            const Graph::Node& node = *graphs_[0].nodes()[n];
-            std::vector<const std::vector<Graph::Value*>*> results;
-            for (const Graph& graph : graphs_) results.push_back(&graph.nodes()[n]->results);
-            look_near(node);
-            for (std::size_t k = 0; k < node.results.size(); ++k) know_shape(results, k, &node);
+        for (const auto of : {&Graph::inputs, &Graph::parameters, &Graph::constants}) {
+            const Lists all = lists(of);
+            for (std::size_t i = 0; i < all[0]->size(); ++i) join_shape(all, i, nullptr);
         }
     }
 
-    // lists: of each run, in which the value has this place.
-    void know_shape(const std::vector<const std::vector<Graph::Value*>*>& lists, std::size_t place, const Graph::Node* node) {
-        const Graph::Value* value = (*lists[0])[place];
+    // Results have the sizes that their op's rule states; what it leaves open is taken from what was seen.
+    void join_result_shapes(std::size_t n) {
+        const Graph::Node& node = *graphs_[0].nodes()[n];
+        std::vector<ValueType> operands;
+        for (const Graph::Value* input : node.inputs) operands.push_back({input->dtype, input->device, input->shape});
+        ResultTypes stated;
+        try {
+            stated = result_types(node.attributes(), operands, loc_);
+        } catch (const OutOfMemory&) {
+            throw;
+        } catch (const Error&) {  // a formula of an operand or attribute is a wrong guess, which check_with() is going to find
+        }
+        Lists all;
+        for (const Graph& graph : graphs_) all.push_back(&graph.nodes()[n]->results);
+        for (std::size_t k = 0; k < node.results.size(); ++k) join_shape(all, k, k < stated.size() ? &stated[k] : nullptr);
+    }
+
+    // The value has this place in each list.
+    void join_shape(const Lists& lists, std::size_t place, const ValueType* stated) {
+        Graph::Value* value = (*lists[0])[place];
         std::vector<KnownSize>& sizes = sizes_[value];
+        std::vector<SymInt> shape;
         for (std::size_t d = 0; d < value->shape.size(); ++d) {
             std::vector<std::int64_t> numbers;
             for (const auto* list : lists) {
-                const std::vector<SymInt>& shape = (*list)[place]->shape;
-                if (shape.size() != value->shape.size()) return;  // join_shapes() says so
-                numbers.push_back(shape[d].number());
+                const std::vector<SymInt>& own = (place < list->size() ? (*list)[place] : value)->shape;  // join_constants() counts them
+                if (own.size() != value->shape.size()) fail_rank(*value);
+                numbers.push_back(own[d].number());
             }
-            std::optional<SymInt> formula = node ? windows_along(*node, d, numbers) : std::nullopt;
+            std::optional<SymInt> formula = stated && d < stated->shape.size() ? seen_so(stated->shape[d], numbers) : std::nullopt;
             if (!formula) formula = join(numbers);
-            sizes.push_back({formula.value_or(SymInt(-1)), std::move(numbers)});
-            if (!formula || formula->is_number()) continue;
-            const auto is_it = [&](const KnownSize& known) { return known.values == sizes.back().values; };
+            shape.push_back(formula ? *formula : SymInt::dim(fmt::format("unknown_{}", unknown_++)));
+            sizes.push_back({formula.value_or(SymInt(-1)), numbers});
+            if (!divides_ || !formula || formula->is_number()) continue;
+            const auto is_it = [&](const KnownSize& known) { return known.values == numbers; };
             if (std::none_of(known_.begin(), known_.end(), is_it)) known_.push_back(sizes.back());
         }
+        value->shape = std::move(shape);
     }
 
-    // The node's own sizes, then those of the graph, the last one first.
+    // A rule's size, if the runs had it: also one that an operand has without a formula.
+    std::optional<SymInt> seen_so(const SymInt& size, const std::vector<std::int64_t>& numbers) const {
+        const std::vector<std::string> dims = size.dims();
+        if (std::find(dims.begin(), dims.end(), "unknown") != dims.end()) return std::nullopt;
+        const bool is_told = std::all_of(dims.begin(), dims.end(), [&](const std::string& dim) { return samples_[0].count(dim) > 0; });
+        for (std::size_t g = 0; g < numbers.size() && is_told; ++g) {
+            if (size.value(samples_[g], loc_) != numbers[g]) return std::nullopt;
+        }
+        return size;
+    }
+
+    // Collects the sizes of the node's operands, then those of the graph, the last one first.
     void look_near(const Graph::Node& node) {
         near_.clear();
         const auto add = [&](const Graph::Value* value) {
@@ -156,38 +194,7 @@ class Union {
             }
         };
         for (const Graph::Value* input : node.inputs) add(input);
-        for (const Graph::Value* result : node.results) add(result);
         near_.insert(near_.end(), known_.rbegin(), known_.rend());
-    }
-
-    // How many windows there are, by their definition: few samples tell little of a size that many strides have made small.
-    std::optional<SymInt> windows_along(const Graph::Node& node, std::size_t d, const std::vector<std::int64_t>& numbers) const {
-        const bool is_convolution = node.is(convolution_form);
-        const auto of_input = sizes_.find(node.inputs.empty() ? nullptr : node.inputs[0]);
-        if ((!is_convolution && !node.is(max_pool_form) && !node.is(avg_pool_form)) || d < 2) return std::nullopt;
-        if (of_input == sizes_.end() || of_input->second.size() <= d || of_input->second[d].formula.is_number()) return std::nullopt;
-        const std::size_t dims = node.inputs[0]->shape.size() - 2;
-        const auto number_of = [&](std::string_view wanted, std::int64_t otherwise) {
-            std::int64_t sum = 0;
-            std::size_t count = 0;
-            for (const auto& [name, attribute] : node.attributes().all()) {
-                const auto* list = std::get_if<std::vector<SymInt>>(&attribute);
-                if (name != wanted || !list) continue;
-                for (std::size_t i = d - 2; i < list->size(); i += dims, ++count) sum += (*list)[i].number();  // on both sides
-            }
-            return count == 0 ? otherwise : wanted == "padding" && count == 1 ? 2 * sum : sum;
-        };
-        const std::int64_t kernel = is_convolution ? node.inputs[1]->shape[d].number() : number_of("kernel_size", 1);
-        const std::int64_t stride = number_of("stride", is_convolution ? 1 : kernel);
-        const std::int64_t reach = number_of("dilation", 1) * (kernel - 1) + 1;
-        const SymInt room = of_input->second[d].formula + SymInt(number_of("padding", 0) - reach);
-        for (const std::int64_t more : {std::int64_t{0}, stride - 1}) {  // the latter with ceil_mode
-            const SymInt formula = (room + SymInt(more)).floor_div(stride) + SymInt(1);
-            bool is_right = true;
-            for (std::size_t g = 0; g < numbers.size() && is_right; ++g) is_right = formula.value(samples_[g]) == numbers[g];
-            if (is_right && is_guess(formula)) return formula;
-        }
-        return std::nullopt;
     }
 
     void join_attributes(std::size_t n) {
@@ -199,7 +206,6 @@ class Union {
             std::vector<Attribute> values;
             for (auto& attributes : all) values.push_back(std::move(attributes[i].second));
             if (std::all_of(values.begin(), values.end(), [&](const Attribute& value) { return same_attribute(value, values[0]); })) continue;
-            if (divides_) look_near(node);
             const std::optional<Attribute> joined = join(node, name, values);
             if (!joined) fail_no_formula(node, name, values);
             graphs_[0].edit_attributes(&node).set(name, *joined);
@@ -212,7 +218,7 @@ class Union {
         fail<TapeError>(loc_, "trace: {}: no formula of the named dimensions gives its {}: {}{}", at_line(node), name, text, hint);
     }
 
-    // What they are for all sizes, or nothing.
+    // The attribute for all sizes, or nullopt.
     std::optional<Attribute> join(const Graph::Node& node, const std::string& name, const std::vector<Attribute>& values) {
         if (std::holds_alternative<std::shared_ptr<const Graph>>(values[0])) {
             std::vector<Graph> parts;
@@ -234,7 +240,7 @@ class Union {
         return join(numbers);
     }
 
-    // one_is_left: -1 stands for what is left.
+    // one_is_left: -1 stands for the remaining size.
     std::optional<Attribute> join_sizes(bool one_is_left, const std::vector<Attribute>& values) {
         std::vector<std::vector<SymInt>> lists;
         for (const Attribute& value : values) lists.push_back(std::get<std::vector<SymInt>>(value));
@@ -257,7 +263,7 @@ class Union {
         return std::make_shared<const Graph>(std::move(joined.graph));
     }
 
-    // A number that depends on the sizes, x / x.size(0), is computed from them. Other constants are the same each time.
+    // Computes constants that depend on sizes, like x / x.size(0), from these. Other constants are the same each time.
     void join_constants() {
         Graph& whole = graphs_[0];
         std::vector<std::pair<Graph::Value*, SizedNumber>> found;
@@ -301,26 +307,6 @@ class Union {
         return number;
     }
 
-    void join_shapes() {
-        near_ = known_;
-        std::vector<std::vector<Graph::Value*>> all;
-        for (const Graph& graph : graphs_) all.push_back(graph.values());
-        int unknown = 0;
-        for (std::size_t v = 0; v < all[0].size(); ++v) {
-            for (std::size_t d = 0; d < all[0][v]->shape.size(); ++d) {
-                std::vector<std::int64_t> numbers;
-                for (const auto& values : all) {
-                    const std::vector<SymInt>& shape = values[v]->shape;
-                    if (shape.size() != all[0][v]->shape.size()) fail_rank(*all[0][v]);
-                    numbers.push_back(shape[d].number());
-                }
-                const auto known = sizes_.find(all[0][v]);
-                const bool is_known = known != sizes_.end() && d < known->second.size() && known->second[d].formula != SymInt(-1);
-                const std::optional<SymInt> joined = is_known ? known->second[d].formula : join(numbers);
-                all[0][v]->shape[d] = joined ? *joined : SymInt::dim(fmt::format("unknown_{}", unknown++));
-            }
-        }
-    }
     [[noreturn]] void fail_rank(const Graph::Value& value) {
         fail<TapeError>(loc_, "trace: the number of dimensions of {} depends on the sizes", value.maker ? at_line(*value.maker) : value.name);
     }
@@ -332,6 +318,7 @@ class Union {
     bool divides_;  // looks for formulas of other sizes
     std::vector<KnownSize> known_, near_;
     std::unordered_map<const Graph::Value*, std::vector<KnownSize>> sizes_;  // of each dimension; -1: no formula gives it
+    int unknown_ = 0;
 };
 
 }  // namespace
