@@ -24,7 +24,7 @@ constexpr bool kAlwaysSystem = false;
 #endif
 
 constexpr std::size_t kSmallLimit = 64 * 1024;
-constexpr std::size_t kFineLimit = 1024;  // up to here a class for every 64 bytes, then four to a power of two
+constexpr std::size_t kFineLimit = 1024;  // up to here there is a class for every 64 bytes, then four for each power of two
 constexpr int kFineClasses = kFineLimit / detail::kAlignment;
 constexpr int kClasses = kFineClasses + 4 * 6;  // 1 KiB * 2^6 = 64 KiB
 constexpr std::size_t kSlabBytes = 64 * 1024;
@@ -55,10 +55,10 @@ struct FreeBlock {
 struct FreeList {
     FreeBlock* head = nullptr;
     std::int64_t count = 0;
-    std::int64_t most = 0;  // a thread's longer list gives half to the shared one; 0 until the thread is registered
+    std::int64_t most = 0;  // a longer list gives half to the shared one; 0 until the thread is registered
 };
 
-// Counters are written by their thread only and read by memory_stats(), hence relaxed.
+// Only their own thread writes counters; memory_stats() reads them, hence relaxed.
 struct Counter {
     std::int64_t value = 0;
     void add(std::int64_t n) noexcept { __atomic_store_n(&value, value + n, __ATOMIC_RELAXED); }
@@ -77,17 +77,17 @@ struct ThreadCache {
 constinit thread_local ThreadCache cache __attribute__((tls_model("initial-exec")));
 constinit thread_local std::int64_t most_live = INT64_MAX;  // see MemoryBound
 
-// What all threads share. Never destroyed: tensors in static variables may outlive anything.
+// State that all threads share. Never destroyed: tensors in static variables may outlive anything.
 struct Shared {
     std::mutex mutex;
     FreeList lists[kClasses];
-    std::multimap<std::size_t, void*> large;      // by size
+    std::multimap<std::size_t, void*> large;      // keyed by size
     std::size_t large_bytes = 0, large_live = 0;  // kept for reuse; handed out
-    std::size_t limit = std::size_t{1} << 30;     // of large_bytes
+    std::size_t limit = std::size_t{1} << 30;     // for large_bytes
     std::size_t slab_bytes = 0;                   // taken from the system for small blocks, never given back
-    std::vector<void*> slabs;                     // where these begin: leak checkers see that they are not lost
+    std::vector<void*> slabs;                     // their starts: so leak checkers see that they are reachable
     std::vector<ThreadCache*> threads;
-    MemoryStats gone;  // the counters of threads that have ended
+    MemoryStats gone;  // sums of the counters of threads that have ended
     std::int64_t system_calls = 0;
     const bool system_only = [] {
         const char* wish = std::getenv("TAPIR_ALLOCATOR");
@@ -174,7 +174,7 @@ void* system_allocate(std::size_t bytes) noexcept {
     s.slab_bytes += bytes * static_cast<std::size_t>(batch);
     try {
         s.slabs.push_back(slab);
-    } catch (...) {  // one that they do not see
+    } catch (...) {  // leak checkers do not see this one
     }
     return true;
 }
@@ -239,7 +239,7 @@ void release_large(Shared& s, std::size_t keep) noexcept {
     release_large(s, s.limit);
 }
 
-// After a block was put on a list that was full, or that its thread had not used so far.
+// Called after a block was put on a full list, or on one that its thread had not used so far.
 [[gnu::noinline]] void spill(int index) noexcept {
     register_thread();
     FreeList& list = cache.lists[index];
@@ -249,7 +249,7 @@ void release_large(Shared& s, std::size_t keep) noexcept {
     move_blocks(list, s.lists[index], cache.finished ? list.count : list.count / 2);
 }
 
-// Decided before the static tensors of any other file are made: a block goes back to where it came from.
+// Decided before static tensors of other files are made: a block must go back to where it came from.
 struct Decided {
     bool system_only = shared().system_only;
 };
@@ -257,7 +257,7 @@ struct Decided {
 
 }  // namespace
 
-// For gdb: what memory_stats() adds up.
+// For gdb: the data that memory_stats() sums.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Winvalid-offsetof"  // no virtual bases here
 extern "C" {

@@ -1,4 +1,4 @@
-// Errors of arguments that are null.
+// Throws errors for null arguments.
 #include "tapir/core/arguments.h"
 
 #include "tapir/core/fail_impl.h"

@@ -1,4 +1,4 @@
-// Arguments that could be null in C++: texts and functions. A null one is a ValueError of the line that gave it, before the call begins.
+// Arguments that could be null in C++: texts and functions. A null one throws ValueError with the caller's line, before the call begins.
 //
 //     save_npy(std::getenv("OUT"), x);       // model.cpp:7: a text that is given here is a null pointer
 #pragma once
@@ -20,7 +20,7 @@ std::string given_text(std::string_view text, const Loc& loc);
 std::string_view given_view(const char* text, const Loc& loc);
 [[noreturn]] void fail_null_function(const char* what, const Loc& loc);
 
-/// Whether it is a type of functions that may hold none: a pointer, a std::function.
+/// True if functions of this type can be null: a pointer, a std::function.
 template <class Fn>
 inline constexpr bool may_be_null = std::is_constructible_v<Fn, std::nullptr_t> && requires(const Fn& fn) { static_cast<bool>(fn == nullptr); };
 template <class Fn>
@@ -39,7 +39,7 @@ void check_function(const char* what, const Fn& fn, const Loc& loc) {
 
 }  // namespace detail
 
-/// A text that a function is given, of any type that makes a std::string or a std::string_view.
+/// Text argument of a function; takes any type that converts to a std::string or a std::string_view.
 class TextArg : public std::string {
  public:
     TextArg() = default;
@@ -60,7 +60,7 @@ class TextArg : public std::string {
     }
 };
 
-/// The same where the call only looks at it.
+/// Like TextArg, for calls that only look at the text.
 class TextViewArg : public std::string_view {
  public:
     TextViewArg() = default;

@@ -1,4 +1,4 @@
-// Mixed precision: matrix products in 16 bits, what needs the range or the digits in float32, the rest as it comes.
+// Mixed precision: matrix products in 16 bits, ops that need range or digits in float32, the others in the dtype of their inputs.
 //
 //     optim::GradScaler scaler;                       // float16 only; bfloat16 has float32's range
 //     {

@@ -1,4 +1,4 @@
-// What the library sees of an AutocastScope.
+// The library's view of an AutocastScope.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@
 
 namespace tapir {
 
-// Leaves converted in this scope. A copy counts as long as the leaf has not changed and, where it was recorded, the tape that
-// it was recorded on is the thread's.
+// Leaves converted in this scope. A copy is valid as long as the leaf has not changed and, if the copy was recorded, the tape that
+// recorded it is the thread's.
 struct AutocastScope::Cache {
     struct Entry {
         Tensor leaf, copy;
@@ -29,7 +29,7 @@ struct AutocastAccess {
 
 namespace detail {
 
-/// The dtype of the scope that is on.
+/// Returns the dtype of the active scope; nullopt if there is none.
 inline std::optional<DType> autocast_dtype() { return thread.autocast ? std::optional(AutocastAccess::dtype(*thread.autocast)) : std::nullopt; }
 
 }  // namespace detail

@@ -1,11 +1,11 @@
-// What broadcasts, for messages and checks that say more than broadcast_shapes().
+// Broadcast checks for messages that say more than those of broadcast_shapes().
 #pragma once
 
 #include "tapir/core/shape.h"
 
 namespace tapir::detail {
 
-/// Whether broadcast_shapes() takes both: for messages that say more than which dimensions do not.
+/// True if broadcast_shapes() accepts both. For messages that say more than which dimensions differ.
 inline bool do_broadcast(const Shape& a, const Shape& b) noexcept {
     for (int i = 1; i <= a.rank() && i <= b.rank(); ++i) {
         const std::int64_t m = a.raw(a.rank() - i), n = b.raw(b.rank() - i);
@@ -14,7 +14,7 @@ inline bool do_broadcast(const Shape& a, const Shape& b) noexcept {
     return true;
 }
 
-/// Whether a tensor of shape `from` can be expanded to `to`; a gradient of shape `to` can be summed to `from` then.
+/// True if a tensor of shape `from` can be expanded to `to`; then a gradient of shape `to` can be summed to `from`.
 inline bool broadcasts_to(const Shape& from, const Shape& to) noexcept {
     const int extra = to.rank() - from.rank();
     bool fits = extra >= 0;

@@ -1,4 +1,4 @@
-// Says at once which compilers Tapir is for, where a page of errors would not.
+// Rejects unsupported compilers with one clear error, in place of a page of errors.
 #pragma once
 
 #if __cplusplus < 202002L || (defined(__clang__) && __clang_major__ < 16) || (!defined(__clang__) && defined(__GNUC__) && __GNUC__ < 11)

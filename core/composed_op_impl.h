@@ -1,9 +1,9 @@
-// ComposedOp, CalledOp: errors of an op that is made of others name the op that was called.
+// ComposedOp, CalledOp: errors of a composite op name the op that was called.
 #pragma once
 
 namespace tapir::detail {
 
-/// While it lives, errors of this thread begin with this op in place of the one that throws: of several scopes the outermost one's. Not around
+/// While it lives, errors of this thread name this op instead of the op that throws. The outermost of several scopes counts. Do not put it around
 /// calls of a user's function.
 class [[nodiscard]] ComposedOp {
  public:
@@ -11,15 +11,15 @@ class [[nodiscard]] ComposedOp {
     ~ComposedOp();
     ComposedOp(const ComposedOp&) = delete;
     ComposedOp& operator=(const ComposedOp&) = delete;
-    /// The one whose name counts now; null: none.
+    /// Returns the name that counts now; null if there is none.
     static const char* current() noexcept;
 
  private:
     const char* outer_;
 };
 
-/// While it lives, errors of this thread begin with this op, or, null, with the one that throws, whatever scopes there are around it: a node of a graph
-/// is of the op that the traced program called.
+/// While it lives, errors of this thread name this op or, if null, the op that throws, regardless of scopes around it. Used because a node of a
+/// graph belongs to the op that the traced program called.
 class [[nodiscard]] CalledOp {
  public:
     explicit CalledOp(const char* op) noexcept;

@@ -1,4 +1,4 @@
-// Where a tensor's bytes are. Streams and what else belongs to a device: tapir/core/stream.h.
+// Device: where a tensor's bytes are. For streams and the rest that belongs to a device see tapir/core/stream.h.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ inline constexpr int kDeviceTypes = 2;
 
 /// A device: `cpu`, or `cuda(index)`.
 struct Device {
-    static constexpr std::uint8_t kNone = 255;  // no machine has as many: what other numbers become
+    static constexpr std::uint8_t kNone = 255;  // invalid numbers become this; no machine has as many
 
     DeviceType type = DeviceType::cpu;
     std::uint8_t index = 0;

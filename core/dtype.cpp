@@ -59,7 +59,7 @@ DType promote(DType a, DType b) noexcept {
     if (a == b) return a;
     const bool both_half = (a == DType::float16 && b == DType::bfloat16) || (a == DType::bfloat16 && b == DType::float16);
     if (both_half) return DType::float32;
-    return a > b ? a : b;  // the enum is in order of promotion
+    return a > b ? a : b;  // the enum is in promotion order
 }
 
 DType default_dtype() noexcept { return g_default_dtype.load(std::memory_order_relaxed); }

@@ -21,7 +21,7 @@ inline constexpr DType int64 = DType::int64;
 inline constexpr DType uint8 = DType::uint8;
 inline constexpr DType bool_ = DType::boolean;
 
-// The names that libtorch has.
+// libtorch's names.
 inline constexpr DType kFloat32 = float32, kFloat = float32, kFloat64 = float64, kDouble = float64;
 inline constexpr DType kFloat16 = float16, kHalf = float16, kBFloat16 = bfloat16;
 inline constexpr DType kInt32 = int32, kInt = int32, kInt64 = int64, kLong = int64, kUInt8 = uint8, kByte = uint8, kBool = bool_;
@@ -69,7 +69,7 @@ inline constexpr DType dtype_of<unsigned char> = DType::uint8;
 template <>
 inline constexpr DType dtype_of<bool> = DType::boolean;
 
-/// Bytes of one element.
+/// Returns the bytes of one element.
 constexpr std::size_t itemsize(DType dtype) noexcept {
     constexpr std::uint8_t sizes[kDTypes] = {1, 1, 4, 8, 2, 2, 4, 8};
     return sizes[static_cast<int>(dtype)];
@@ -77,14 +77,14 @@ constexpr std::size_t itemsize(DType dtype) noexcept {
 
 constexpr bool is_floating(DType dtype) noexcept { return dtype >= DType::float16; }
 
-/// "float32", "int64", "bool", ...
+/// Returns "float32", "int64", "bool", ...
 const char* name(DType dtype) noexcept;
 
-/// The dtype that holds both, as PyTorch's torch.promote_types: int64 and float16 give float16, float16 and bfloat16
+/// Returns the dtype that holds both, as PyTorch's torch.promote_types: int64 and float16 give float16, float16 and bfloat16
 /// give float32.
 DType promote(DType a, DType b) noexcept;
 
-/// The dtype of tensors made from floating-point literals and of int / int: float32 until set otherwise.
+/// Get or set the dtype of tensors made from floating-point literals and of int / int: float32 until set otherwise.
 /// Only float32 and float64 are accepted; others throw DTypeError.
 DType default_dtype() noexcept;
 void set_default_dtype(DType dtype, const Loc& loc = Loc::current());
@@ -113,11 +113,11 @@ class Scalar {
     constexpr double as_double() const noexcept { return kind_ == Kind::floating ? floating_ : static_cast<double>(integer_); }
     constexpr std::int64_t as_int64() const noexcept {
         if (kind_ != Kind::floating) return integer_;
-        // What does not fit becomes the nearest that does, nan 0.
+        // Values out of range saturate; nan becomes 0.
         if (!(floating_ > -0x1p63)) return floating_ <= -0x1p63 ? INT64_MIN : 0;
         return floating_ < 0x1p63 ? static_cast<std::int64_t>(floating_) : INT64_MAX;
     }
-    /// The dtype of a 0-d tensor made from it: bool, int64 or the default dtype.
+    /// Returns the dtype of a 0-d tensor made from it: bool, int64 or the default dtype.
     DType dtype() const noexcept { return kind_ == Kind::boolean ? DType::boolean : kind_ == Kind::integer ? DType::int64 : default_dtype(); }
 
  private:

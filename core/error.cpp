@@ -1,4 +1,4 @@
-// The text of an error, and CallerScope.
+// Makes the text of an error; CallerScope.
 #include "tapir/core/error.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ std::string detail::file_and_line(const Loc& loc) {
     return fmt::format("{}:{}", slash ? slash + 1 : loc.file_name(), loc.line());
 }
 
-// where() has the whole path.
+// Shortens the path; where() has the whole.
 static std::string beginning(const Loc& loc) { return loc.line() == 0 ? "" : detail::file_and_line(loc) + ": "; }
 
 static constinit thread_local const detail::StandInLine* stand_in = nullptr;
@@ -37,7 +37,7 @@ const Loc& detail::users_line(const Loc& loc) noexcept {
 
 const Loc& detail::error_place(const Loc& loc) noexcept { return users_line(caller(loc)); }
 
-// Whether the first line, perhaps of an error that is thrown anew, names this module already, or one inside it, which says more.
+// True if the first line, perhaps of an error that is rethrown, names this module already, or one inside it, which says more.
 static bool has_module(std::string_view first_line, const ModuleName& module) {
     if (!*module.path) {  // the model itself is shown by its type, and those inside it by paths that do not begin with that
         const std::size_t last = first_line.rfind(" (in ");
@@ -65,7 +65,7 @@ detail::CalledOp::CalledOp(const char* op) noexcept : outer_(composed) { compose
 
 detail::CalledOp::~CalledOp() { composed = outer_; }
 
-// "mul: shapes differ" of an op that another one is made of, as that one says it; what a trace or a graph says is of its own.
+// Names the composite op in "mul: shapes differ" of an op that it calls. Messages of a trace or a graph are kept.
 static std::string named(const std::string& message) {
     const std::size_t end = composed ? message.find(": ") : message.npos;
     if (end == message.npos || message.find(' ') < end || message.starts_with("trace: ") || message.starts_with("graph: ")) return message;
@@ -73,7 +73,7 @@ static std::string named(const std::string& message) {
 }
 
 std::string detail::error_text(const std::string& message, const Loc& loc) {
-    if (message.empty()) return {};  // of an error that says it otherwise: see out_of_memory.cpp
+    if (message.empty()) return {};  // for an error that makes its own text: see out_of_memory.cpp
     std::string text = beginning(error_place(loc)) + named(message);
     if (!thread.module) return text;
     const std::size_t first_line = std::min(text.find('\n'), text.size());
@@ -87,7 +87,7 @@ Error::Error(const std::string& message, const Loc& loc) : message_(detail::erro
 }
 
 CallerScope::CallerScope(const Loc& loc) noexcept : previous_(detail::thread.caller) {
-    if (previous_.line() == 0) detail::thread.caller = loc;  // the outermost scope is nearest to the user
+    if (previous_.line() == 0) detail::thread.caller = loc;  // the outermost scope is the nearest to the user
 }
 
 CallerScope::~CallerScope() { detail::thread.caller = previous_; }

@@ -1,4 +1,4 @@
-// Typed errors. Every mistake of the caller throws one of these; nothing has changed then, and what() begins with the
+// Typed errors. Every mistake of the caller throws one of these and changes nothing. what() begins with the
 // caller's file and line:  tree.cpp:42: matmul: inner dimensions differ: (2, 3) x (4, 5)
 #pragma once
 
@@ -17,7 +17,7 @@ class Error : public std::exception {
  public:
     Error(const std::string& message, const Loc& loc);
     const char* what() const noexcept override { return message_.c_str(); }
-    /// The line that made the mistake.
+    /// Returns the line that made the mistake.
     const Loc& where() const noexcept { return loc_; }
 
  private:
@@ -29,11 +29,11 @@ class Error : public std::exception {
 class ShapeError : public Error {
     using Error::Error;
 };
-/// An element type that the op does not take.
+/// An element type that the op does not accept.
 class DTypeError : public Error {
     using Error::Error;
 };
-/// A device that is not there, or operands on different ones.
+/// A device that does not exist, or operands on different devices.
 class DeviceError : public Error {
     using Error::Error;
 };
@@ -49,17 +49,17 @@ class ValueError : public Error {
 class TapeError : public Error {
     using Error::Error;
 };
-/// Memory could not be had.
+/// Memory could not be allocated.
 class OutOfMemory : public Error {
     using Error::Error;
 };
-/// A file that cannot be read or written, or does not hold what it should.
+/// A file that cannot be read or written, or has invalid contents.
 class FileError : public Error {
     using Error::Error;
 };
 
-/// Ops called inside it name `loc` in errors and records instead of the line that calls them: for functions that are
-/// made of several ops and want to speak of THEIR caller.
+/// While it lives, ops name `loc` in errors and records instead of the line that calls them. For functions that are
+/// made of several ops and should name THEIR caller.
 class CallerScope {
  public:
     [[nodiscard]] explicit CallerScope(const Loc& loc) noexcept;

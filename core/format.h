@@ -14,7 +14,7 @@
 
 namespace tapir::detail {
 
-// For types that are printed in one way only. (Taking over fmt's padding specifications makes gcc 12 warn inside fmt.)
+// Base for types that are printed in one way only. (Inheriting fmt's padding specifications makes gcc 12 warn inside fmt.)
 struct PlainFormatter {
     constexpr auto parse(fmt::format_parse_context& context) -> fmt::format_parse_context::iterator {
         return context.begin();  // fmt throws when this is not the closing brace
@@ -53,7 +53,7 @@ struct fmt::formatter<tapir::Device> : tapir::detail::PlainFormatter {
     }
 };
 
-/// "{}" as print_options() says; "{:.N}" with N digits after the point; "{:e}" and "{:.Ne}" in scientific notation.
+/// "{}" prints as print_options() says; "{:.N}" with N digits after the point; "{:e}" and "{:.Ne}" in scientific notation.
 template <>
 struct fmt::formatter<tapir::Tensor> : tapir::detail::PlainFormatter {
     int precision = -1;

@@ -1,4 +1,4 @@
-// Philox for one counter at a time, and generators. Arrays are filled by ops/cpu/random.cpp, with the same numbers.
+// Philox for one counter at a time, and generators. ops/cpu/random.cpp fills arrays with the same numbers.
 #include "tapir/core/generator.h"
 
 namespace tapir {

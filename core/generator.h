@@ -16,7 +16,7 @@
 //   bernoulli    1 where word i < p 2^32; dropout keeps where word i < (1 - p) 2^32
 //   randperm     the indices sorted by w64 i (ties: the smaller index first)
 //   multinomial  float64 uniforms: one a sample when replacing, else one a weight
-// It takes as many counters as hold the words of its elements, rounded up.
+// It takes the number of counters that hold the words of its elements, rounded up.
 #pragma once
 
 #include <cstdint>
@@ -25,24 +25,24 @@
 
 namespace tapir {
 
-/// Four 32-bit numbers from a counter and a key.
+/// Four random 32-bit numbers, computed from a counter and a key.
 struct Philox {
     std::uint32_t value[4];
 };
-/// The counter is the 128-bit number counter + 2^64 stream.
+/// Computes the numbers of a counter and a key. The counter is the 128-bit number counter + 2^64 stream.
 Philox philox4x32(std::uint64_t counter, std::uint64_t stream, std::uint64_t key) noexcept;
 
-/// A seed and a position. Draws take consecutive stretches of counters; safe to use from several threads (which of them
-/// gets which stretch is then up to chance).
+/// A seed and a position. Draws take consecutive stretches of counters. Safe to use from several threads; which thread
+/// gets which stretch is then up to chance.
 class Generator {
  public:
     constexpr explicit Generator(std::uint64_t seed = 0) noexcept : seed_(seed) {}
 
     std::uint64_t seed() const noexcept { return __atomic_load_n(&seed_, __ATOMIC_RELAXED); }
-    /// Begins anew.
+    /// Restarts with this seed.
     void manual_seed(std::uint64_t seed) noexcept;
 
-    /// What is needed to draw the same numbers again.
+    /// State from which the same numbers can be drawn again.
     struct State {
         std::uint64_t seed = 0;
         std::uint64_t offset = 0;
@@ -50,7 +50,7 @@ class Generator {
     State state() const noexcept;
     void set_state(State state) noexcept;
 
-    /// Takes `count` counters and returns the first: each gives four 32-bit numbers.
+    /// Takes `count` counters and returns the first; each gives four 32-bit numbers.
     std::uint64_t take(std::uint64_t count) noexcept;
 
  private:
@@ -60,7 +60,7 @@ class Generator {
 
 /// The generator of the random functions. Seeded with 0 at start.
 Generator& default_generator() noexcept;
-/// Seeds it.
+/// Seeds the default generator.
 void manual_seed(std::uint64_t seed) noexcept;
 
 }  // namespace tapir

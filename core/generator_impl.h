@@ -1,4 +1,4 @@
-// The default generator's state, kept.
+// Saves and restores the default generator's state.
 #pragma once
 
 #include <exception>
@@ -8,11 +8,11 @@
 
 namespace tapir::detail {
 
-/// What is drawn from the default generator while this lives does not count afterwards.
+/// Restores the default generator at its end, so that draws while it lives do not count.
 class KeptGenerator {
  public:
     KeptGenerator() noexcept : state_(default_generator().state()) {}
-    /// Meanwhile it goes on from `state`.
+    /// Meanwhile the generator continues from `state`.
     explicit KeptGenerator(const Generator::State& state) noexcept : KeptGenerator() { default_generator().set_state(state); }
     ~KeptGenerator() { default_generator().set_state(state_); }
     KeptGenerator(const KeptGenerator&) = delete;
@@ -24,7 +24,7 @@ class KeptGenerator {
     const Generator::State state_;
 };
 
-/// Where an error leaves its scope, what was drawn while it lived does not count: a call that throws has changed nothing.
+/// Undoes draws if an error leaves its scope: a call that throws must change nothing.
 class UndoneByError {
  public:
     explicit UndoneByError(Generator& generator) noexcept : generator_(generator), state_(generator.state()), errors_(std::uncaught_exceptions()) {}
@@ -42,7 +42,7 @@ class UndoneByError {
 
 [[noreturn]] void fail_own_generator();
 
-/// For an op that has begun and is about to draw: the graph that is traced draws from the default generator only.
+/// Called by an op that has begun and is about to draw: a traced graph draws from the default generator only.
 inline void check_traced(const Generator& generator) {
     if (is_tracing() && &generator != &default_generator()) [[unlikely]]
         fail_own_generator();

@@ -1,4 +1,4 @@
-// Keys of caches that are compared and hashed as bytes.
+// Hashes and compares keys of caches as bytes.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace tapir::detail {
 
-/// For a key without gaps between its members: std::unordered_map<Key, Value, HashOfBytes<Key>, EqualBytes<Key>>.
+/// Hash for a key without gaps between its members: std::unordered_map<Key, Value, HashOfBytes<Key>, EqualBytes<Key>>.
 template <class Key>
 struct HashOfBytes {
     static_assert(std::has_unique_object_representations_v<Key> && sizeof(Key) % 8 == 0);

@@ -1,4 +1,4 @@
-// What may stand between the brackets beside integers and tensors: x.index({0, Slice(1, 3), Ellipsis, None, mask}).
+// Index entries beside integers and tensors: x.index({0, Slice(1, 3), Ellipsis, None, mask}).
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ inline constexpr NoneType None{};
 /// open: Slice(None, -1), Slice(2, None).
 struct Slice {
     static constexpr std::int64_t kOpen =
-        INT64_MIN;  ///< that end is open; of a start given as this number none is: it lies as far before the first element
+        INT64_MIN;  ///< marks an open end; a start given as this number is not open: it lies as far before the first element
     std::int64_t start = kOpen;
     std::int64_t stop = kOpen;
     std::int64_t step = 1;
@@ -25,10 +25,10 @@ struct Slice {
     constexpr Slice(NoneType, NoneType, std::int64_t by = 1) : step(by) {}
 
  private:
-    static constexpr std::int64_t number(std::int64_t end) { return end == kOpen ? kOpen + 1 : end; }  // as far before the first element
+    static constexpr std::int64_t number(std::int64_t end) { return end == kOpen ? kOpen + 1 : end; }  // lies as far before the first element
 };
 
-/// As many whole dimensions as are left.
+/// Stands for all dimensions that the other entries leave.
 struct EllipsisType {};
 inline constexpr EllipsisType Ellipsis{};
 

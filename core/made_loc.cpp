@@ -1,5 +1,5 @@
-// A std::source_location is one pointer to what the compiler has laid down (its __builtin_source_location says which members, with
-// gcc and with clang). Here the same is laid down at run time.
+// A std::source_location is one pointer to data that the compiler lays down (its __builtin_source_location shows the members, with
+// gcc and with clang). This file lays down the same data at run time.
 #include "tapir/core/made_loc_impl.h"
 
 #include <cstring>
@@ -24,7 +24,7 @@ static_assert(sizeof(Loc) == sizeof(const Place*));
 Loc made_loc(std::string_view file, std::string_view function, unsigned line) {
     if (line == 0) return Loc{};
     static std::mutex mutex;
-    static auto& places = *new std::map<std::tuple<const char*, const char*, unsigned>, const Place*>;  // never freed: Locs live on
+    static auto& places = *new std::map<std::tuple<const char*, const char*, unsigned>, const Place*>;  // never freed: Locs point to them
     const char *name = interned(file), *of = interned(function);
     const std::lock_guard lock(mutex);
     const Place*& place = places[{name, of, line}];

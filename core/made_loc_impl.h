@@ -1,4 +1,4 @@
-// Lines that are known at run time only: of graphs that were read from a file.
+// Lines that are known only at run time: those of graphs that were read from a file.
 #pragma once
 
 #include <string_view>
@@ -7,7 +7,7 @@
 
 namespace tapir::detail {
 
-/// The Loc of this line. What it names lives as long as the program.
+/// Returns the Loc of this line. The texts that it points to live as long as the program.
 Loc made_loc(std::string_view file, std::string_view function, unsigned line);
 
 }  // namespace tapir::detail

@@ -1,12 +1,12 @@
-// MemoryBound: for what is tried out, and would take more memory than it is worth.
+// MemoryBound limits the memory of trial runs that would take more than they are worth.
 #pragma once
 
 #include <cstdint>
 
 namespace tapir::detail {
 
-/// While it lives, its thread gets no large blocks (above 64 KiB) of CPU memory where it would hold `bytes` more than now:
-/// OutOfMemory. Of several the outermost counts, and those inside may ask for less.
+/// While it lives, its thread gets no large blocks (above 64 KiB) of CPU memory if it would then hold `bytes` more than now:
+/// OutOfMemory. The outermost of several counts; inner ones may set a smaller limit.
 class MemoryBound {
  public:
     explicit MemoryBound(std::int64_t bytes) noexcept;

@@ -1,4 +1,4 @@
-// What a MemoryProfiler has seen, as a drawing and as a trace.
+// Writes the data of a MemoryProfiler as a drawing and as a trace.
 #include <algorithm>
 #include <cmath>
 
@@ -13,7 +13,7 @@ using detail::size_text;
 
 constexpr int kLeft = 90, kTop = 40, kWidth = 840, kHeight = 260;
 
-// The distance of ticks from 0 to `most`, at most five of them: 1, 2 or 5 times a power of ten.
+// Returns the distance of ticks from 0 to `most`, of which there are at most five: 1, 2 or 5 times a power of ten.
 double step_of(double most) {
     const double least = most / 5, power = std::pow(10, std::floor(std::log10(least)));
     for (const double factor : {1.0, 2.0, 5.0}) {
@@ -33,7 +33,7 @@ std::string detail::draw_memory(const MemoryLine& line, const std::vector<Memory
     const auto most_bytes = static_cast<double>(std::max<std::int64_t>(line.peak, 1));
     const auto x_of = [&](double time) { return kLeft + kWidth * time / line.end; };
     const auto y_of = [&](double bytes) { return kTop + kHeight - kHeight * bytes / most_bytes; };
-    // The most and the last of each column of the picture.
+    // The largest and the last value of each column of the picture.
     struct Column {
         std::int64_t most, last;
     };

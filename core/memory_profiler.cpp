@@ -1,7 +1,7 @@
-// Following storages.
+// Tracks storages.
 //
-// Storages are known by their addresses. What they hold is left as it is: release and context belong to those who made the memory,
-// and say what kind it is (page-locked, a device's block). One that goes says so while a profiler lives, so an address is free in the
+// Storages are identified by their addresses. Their fields are not changed: release and context belong to the maker of the memory
+// and tell its kind (page-locked, a device's block). A freed storage reports it while a profiler lives, so its address leaves the
 // table before another storage can have it.
 #include "tapir/core/memory_profiler.h"
 
@@ -32,7 +32,7 @@ struct Site {
     const char* op;
     const ModuleName* module;
     std::int64_t tensors = 0, bytes = 0;
-    std::int64_t peak_tensors = 0, peak_bytes = 0;  // when most bytes lived in all
+    std::int64_t peak_tensors = 0, peak_bytes = 0;  // when the most bytes lived in total
 };
 
 double now_in_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -51,7 +51,7 @@ class MemoryProfiler::Data {
     using Moment = detail::MemoryMoment;
 
     void made(Storage* storage, const Loc& loc) {
-        // The thread's op stays named when it has ended: what is made by another line afterwards is not its own.
+        // thread.op stays set after the op has ended. If another line made the tensor, the op did not.
         const Loc &own = detail::caller(loc), &op_line = detail::thread.op_loc;
         const bool is_part = detail::thread.op && (detail::thread.parts > 0 || own.line() == 0);
         const Loc& line = is_part && op_line.line() != 0 ? op_line : own;
@@ -75,7 +75,7 @@ class MemoryProfiler::Data {
     void gone(const Storage* storage) {
         const auto found = held.find(storage);
         if (found == held.end()) return;
-        take_peak();  // what lived until now was the most so far
+        take_peak();  // the bytes that lived until now were the peak so far
         Site& site = sites[found->second.site];
         --site.tensors;
         site.bytes -= found->second.bytes;
@@ -84,7 +84,7 @@ class MemoryProfiler::Data {
         note();
     }
 
-    // Writes down who holds the memory, when this is the most so far and was not written down yet.
+    // Records who holds the memory, if this is the peak so far and was not recorded yet.
     void take_peak() {
         if (peak_is_taken_ || live < peak) return;
         peak_is_taken_ = true;
@@ -118,7 +118,7 @@ class MemoryProfiler::Data {
         line.back().bytes = moment.bytes;
     }
 
-    // Half as many moments at most, each of as long a time. No change is lost that was the most of its time.
+    // Leaves at most half as many moments, each of the same length. Each keeps its largest value.
     void merge(double now) {
         apart_ = std::max(2 * apart_, 2 * now / static_cast<double>(kMostMoments));
         std::vector<Moment> merged;
@@ -128,7 +128,7 @@ class MemoryProfiler::Data {
     }
 
     static constexpr std::size_t kMostMoments = 100'000;
-    double apart_ = 2e-6;  // seconds: changes that follow each other sooner are one moment
+    double apart_ = 2e-6;  // in seconds: changes that follow each other sooner are one moment
     std::map<std::tuple<std::string_view, std::uint_least32_t, std::string_view, const ModuleName*>, std::size_t> numbers_;
     std::uint64_t made_ = 0;
     bool peak_is_taken_ = true;
@@ -192,7 +192,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> detail::memory_timeline(std::
     for (const MemoryMoment& moment : running->moments) {
         const auto time = static_cast<std::int64_t>((running->begin + moment.time) * 1e9);
         if (time > end) break;
-        if (time < begin) line.clear();  // the last one before is what there is at the beginning
+        if (time < begin) line.clear();  // keeps the last one before the beginning, whose value still holds there
         if (time >= begin && moment.most > moment.bytes) line.emplace_back(time, moment.most);
         line.emplace_back(std::max(time, begin), moment.bytes);
     }

@@ -1,4 +1,4 @@
-// Who holds memory: tensors by the lines that made them.
+// Reports who holds memory: tensors by the lines that made them.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@ namespace tapir {
 /// Tensors that one line has made with one op.
 struct MemorySite {
     std::string place;   ///< "tree.cpp:42"
-    std::string op;      ///< "matmul"; "" where no op is known
+    std::string op;      ///< "matmul"; "" if no op is known
     std::string module;  ///< the path of the module that the op ran for, or ""
     std::int64_t tensors = 0;
     std::int64_t bytes = 0;
 };
 
-/// While it lives, it knows of each storage that is made, by any thread: by which line, and when it goes. Views share a storage and
+/// While it lives, it tracks each storage that any thread makes: which line made it, and when it is freed. Views share a storage and
 /// are not counted.
 ///
 ///     MemoryProfiler memory;
@@ -31,8 +31,8 @@ struct MemorySite {
 ///     std::cout << memory.leaks(before);   // what was made since `before` and still lives
 ///     std::ofstream("memory.svg") << memory.to_svg();   // the bytes over time, and what the peak was made of
 ///
-/// Counted are the bytes of tensors, not what the allocators keep for later (memory_stats()). A Profiler that stops while it lives
-/// has the bytes in its trace. Tensors made before it began are not counted. A tensor costs 0.1 us more. A second one: ValueError.
+/// It counts the bytes of tensors, not what the allocators keep for later (memory_stats()). A Profiler that stops while it lives has
+/// the bytes in its trace. Tensors made before it began are not counted. Costs 0.1 us per tensor. Throws ValueError for a second one.
 class MemoryProfiler {
  public:
     [[nodiscard]] explicit MemoryProfiler(Loc loc = Loc::current());
@@ -46,20 +46,20 @@ class MemoryProfiler {
 
     std::int64_t live_bytes() const;
     std::int64_t peak_bytes() const;
-    /// What lives now, the largest first.
+    /// Returns the tensors that live now, the largest site first.
     std::vector<MemorySite> live() const;
-    /// What lived when most did.
+    /// Returns the tensors that lived when the most bytes did.
     std::vector<MemorySite> at_peak() const;
-    /// What was made since then and lives now.
+    /// Returns the tensors that were made since then and live now.
     std::vector<MemorySite> since(Point point) const;
 
-    /// live() and at_peak() for the screen.
+    /// Formats live() and at_peak() for the screen.
     std::string table(int rows = 15) const;
-    /// since() for the screen, or "nothing made since then is left".
+    /// Formats since() for the screen, or says "nothing made since then is left".
     std::string leaks(Point since, int rows = 15) const;
-    /// A drawing of the bytes over time, with the peak and the largest sites at it.
+    /// Draws the bytes over time, with the peak and the largest sites at it.
     std::string to_svg(int rows = 8) const;
-    /// The same as a trace in Chrome's JSON format. Throws FileError.
+    /// Writes the bytes over time as a trace in Chrome's JSON format. Throws FileError.
     void export_timeline(const TextArg& path, Loc loc = Loc::current()) const;
 
     class Data;

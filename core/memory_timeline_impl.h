@@ -1,4 +1,4 @@
-// What others tell a MemoryProfiler, and what the Profiler wants of one: what it has seen, for traces, and to be left alone.
+// Connects others to a MemoryProfiler: the library reports to it, and the Profiler takes its data for traces and can pause it.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ struct Storage;
 
 namespace tapir::detail {
 
-/// Tells the memory profiler that lives that this storage's bytes are given back; it may not have been told of the storage.
+/// Tells the active memory profiler that this storage's bytes are freed; it may not know the storage.
 void note_released(const Storage* storage) noexcept;
 
-/// Changes that follow each other at once are one: the most that lived meanwhile, and what did after them.
+/// A group of changes that follow each other at once: the most bytes that lived meanwhile, and the bytes after them.
 struct MemoryMoment {
     double time;  // seconds from the profiler's beginning
     std::int64_t most, bytes;
@@ -29,15 +29,15 @@ struct MemoryLine {
 };
 /// "model.cpp:12 linear (in encoder)"
 std::string made_by(const MemorySite& site);
-/// MemoryProfiler::to_svg and what export_timeline writes (memory_drawing.cpp).
+/// Write the texts of MemoryProfiler::to_svg and export_timeline (memory_drawing.cpp).
 std::string draw_memory(const MemoryLine& line, const std::vector<MemorySite>& at_peak, int rows);
 std::string trace_of_memory(const MemoryLine& line, const std::vector<MemorySite>& at_peak);
 
-/// The live bytes of the MemoryProfiler that lives, each time that they changed between these two times, and before the first where
-/// there is one: (steady clock, in nanoseconds; bytes). Empty without one.
+/// Returns the live bytes of the active MemoryProfiler at each change between these two times, and at the last change before them if
+/// there is one: (steady clock, in nanoseconds; bytes). Empty without a profiler.
 std::vector<std::pair<std::int64_t, std::int64_t>> memory_timeline(std::int64_t begin, std::int64_t end);
 
-/// Tensors that this thread makes while it lives are not followed.
+/// While it lives, tensors that this thread makes are not tracked.
 class PauseMemoryProfiler {
  public:
     PauseMemoryProfiler() noexcept;

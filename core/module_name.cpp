@@ -8,7 +8,7 @@
 
 namespace tapir {
 
-// The one that was made last.
+// Head of the list of names, for gdb.
 extern "C" {
 [[gnu::used, gnu::retain]] constinit const ModuleName* tapir_gdb_modules = nullptr;
 }
@@ -16,7 +16,7 @@ extern "C" {
 namespace detail {
 namespace {
 
-// Made at first use and never destroyed: records of a thread that outlives main() may name modules.
+// Made at first use and never destroyed: a thread that outlives main() may have records that name modules.
 struct Names {
     std::mutex mutex;
     std::set<std::string, std::less<>> texts;

@@ -1,4 +1,4 @@
-// The place of a module in a model, as records, errors, profiles and drawings name it.
+// The path of a module in a model, as records, errors, profiles and drawings show it.
 #pragma once
 
 #include <string_view>
@@ -9,17 +9,17 @@ struct ModuleName {
     const char* path;  // "encoder.cell"; "" for the model itself, and for modules whose place is not known
     const char* type;  // "LSTMCell"
 
-    const ModuleName* next = nullptr;  // of all of them, for gdb
+    const ModuleName* next = nullptr;  // links all names, for gdb
 
-    /// The path, or the type where there is none.
+    /// Returns the path, or the type if there is no path.
     const char* shown() const noexcept { return *path ? path : type; }
 };
 
 namespace detail {
 
-/// The one name of this path and type. It lives as long as the program.
+/// Returns the unique name for this path and type. It lives as long as the program.
 const ModuleName* module_name(std::string_view path, std::string_view type);
-/// The one copy of a text that lives as long as the program.
+/// Returns the unique copy of a text. It lives as long as the program.
 const char* interned(std::string_view text);
 
 }  // namespace detail

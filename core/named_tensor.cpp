@@ -1,4 +1,4 @@
-// Looking tensors up by their names.
+// Finds tensors by name.
 #include "tapir/core/named_tensor.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace {
 
 std::string_view last_part(std::string_view name) { return name.substr(name.rfind('.') + 1); }
 
-// Up to five names: those that end as the wrong one does, else the first ones.
+// Returns up to five names: those with the same end as the wrong one, else the first ones.
 std::string names_near(const NamedTensors& list, std::string_view wrong) {
     constexpr std::size_t kShown = 5;
     std::vector<std::string_view> near;

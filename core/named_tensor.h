@@ -1,4 +1,4 @@
-// Tensors with names, in order: what a module's state_dict() is, and what a file of weights holds.
+// Tensors with names, in order: the type of a module's state_dict() and of the contents of a weight file.
 //
 //     NamedTensors state = load_safetensors("model.safetensors");
 //     Tensor weight = state["encoder.weight"];
@@ -19,7 +19,7 @@ struct NamedTensor {
     Tensor tensor;
 };
 
-/// A name that operator[] is given, with the caller's line.
+/// Argument of operator[]: a name, with the caller's line.
 struct NameArg {
     template <class S>
         requires std::is_convertible_v<const S&, std::string_view>
@@ -28,7 +28,7 @@ struct NameArg {
     Loc loc;
 };
 
-/// A std::vector of them that is also asked by name.
+/// A std::vector of named tensors that can also be searched by name.
 class NamedTensors : public std::vector<NamedTensor> {
  public:
     using std::vector<NamedTensor>::vector;
@@ -36,12 +36,12 @@ class NamedTensors : public std::vector<NamedTensor> {
     using std::vector<NamedTensor>::operator[];
     using std::vector<NamedTensor>::at;
 
-    /// The first tensor of that name. Throws IndexError, with names that are nearly right.
+    /// Returns the first tensor of that name. Throws IndexError, with names that are nearly right.
     const Tensor& operator[](const NameArg& name) const { return at(name.value, name.loc); }
     Tensor& operator[](const NameArg& name) { return const_cast<Tensor&>(at(name.value, name.loc)); }
     const Tensor& at(TextViewArg name, Loc loc = Loc::current()) const;
     bool contains(TextViewArg name) const noexcept { return find(name) != end(); }
-    /// end() where there is none.
+    /// Returns end() if there is none.
     const_iterator find(TextViewArg name) const noexcept;
     iterator find(TextViewArg name) noexcept;
 };

@@ -1,4 +1,4 @@
-// The CUDA device of a build that has none: there are no devices. Nothing here but count() and problem() is ever called, since
+// Interface of the CUDA device in a build without CUDA. Only count() and problem() are ever called, since
 // check_device() refuses every device first.
 #include <cstdlib>
 

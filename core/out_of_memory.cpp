@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char kMessage[] = "no memory for what the call keeps beside its tensors";
 
-// One whose text needs no memory.
+// OutOfMemory whose text needs no memory.
 class BareOutOfMemory final : public OutOfMemory {
  public:
     explicit BareOutOfMemory(const Loc& loc) : OutOfMemory("", loc) {  // an empty message stays empty
@@ -44,14 +44,14 @@ bool is_librarys(const Loc& line) noexcept {
     return false;
 }
 
-// The text of an error is being made, for which there may be no memory either.
+// True while the text of an error is made, for which there may be no memory either.
 constinit thread_local bool is_failing = false;
 
 void no_memory();
 
 struct Handler {
     std::new_handler before = std::set_new_handler(no_memory);
-    ~Handler() {  // of a shared library that is closed
+    ~Handler() {  // runs when a shared library is closed
         if (std::get_new_handler() == no_memory) std::set_new_handler(before);
     }
 };
@@ -60,7 +60,7 @@ struct Handler {
 void no_memory() {
     const Loc line = detail::memory_line({});
     const bool is_ours = line.line() != 0 && !is_failing;
-    if (handler.before) {  // it may have some to give back
+    if (handler.before) {  // it may be able to free some
         try {
             return handler.before();
         } catch (const std::bad_alloc&) {
@@ -88,7 +88,7 @@ void detail::fail_no_memory(const Loc& given) {
     try {
         const Failing failing;
         throw OutOfMemory(kMessage, loc);
-    } catch (const std::bad_alloc&) {  // not even for that text
+    } catch (const std::bad_alloc&) {  // there is no memory for the text either
     }
     throw BareOutOfMemory(loc);
 }

@@ -1,4 +1,4 @@
-// Which lines errors and records name where the library calls functions of the user's.
+// Chooses the lines that errors and records name when the library calls user functions.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace tapir::detail {
 
-/// While it lives, errors and records name the lines that they are given, not that of a CallerScope around it: the user's own
-/// function that backward calls is where its mistakes are mended.
+/// While it lives, errors and records name the lines that they are given, not that of a CallerScope around it: mistakes in a
+/// user function that backward calls must be fixed there.
 class OwnLines {
  public:
     [[nodiscard]] OwnLines() noexcept : caller_(std::exchange(thread.caller, Loc{})) {}
@@ -21,9 +21,9 @@ class OwnLines {
     Loc caller_;
 };
 
-/// While it lives, errors and listings that would name a line of that header name `loc` instead: a template in a header of the library
-/// that calls the user's function stands where no one looks for a mistake, and that function may take the line that calls it. Unlike with
-/// a CallerScope the user's own lines stay. `header`: how its path ends; it must live as long.
+/// While it lives, errors and listings that would name a line of that header name `loc` instead. A template in a library header that
+/// calls the user's function is not where anyone looks for a mistake, and that function may take the line that calls it. Unlike with
+/// a CallerScope, the user's own lines are kept. `header` is the end of its path; it must live as long.
 class StandInLine {
  public:
     [[nodiscard]] StandInLine(const char* header, const Loc& loc) noexcept;
@@ -37,10 +37,10 @@ class StandInLine {
     Loc loc_;
     const StandInLine* outer_;
 };
-/// The line that stands for this one, or itself.
+/// Returns the line that stands in for this one, or the line itself.
 const Loc& users_line(const Loc& loc) noexcept;
 
-/// What an Error made now with this message and line says, and its where().
+/// Returns what an Error made now with this message and line says, and its where().
 std::string error_text(const std::string& message, const Loc& loc);
 const Loc& error_place(const Loc& loc) noexcept;
 

@@ -14,9 +14,9 @@ namespace {
 
 constinit std::atomic<int> thread_count{0};  // 0: not asked for yet
 
-constinit bool is_forked = false;  // written by the only thread that a fresh child has
+constinit bool is_forked = false;  // written only by the single thread of a new child process
 
-// fork() copies this thread alone, and OpenMP in the child would wait for the others for ever.
+// fork() copies only this thread; OpenMP in the child would wait for the others for ever.
 void stay_alone() noexcept {
     is_forked = true;
     thread_count.store(1, std::memory_order_relaxed);
@@ -42,7 +42,7 @@ int num_threads() noexcept {
     int count = thread_count.load(std::memory_order_relaxed);
     if (count == 0) {
         const int fresh = default_count();
-        // Another thread may have called set_num_threads meanwhile: its count stays.
+        // Another thread may have called set_num_threads meanwhile: its value stays.
         if (thread_count.compare_exchange_strong(count, fresh, std::memory_order_relaxed)) count = fresh;
     }
     return count;

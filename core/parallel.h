@@ -1,16 +1,16 @@
-// How many threads one large op may use; small ops use the caller's alone. oneDNN's sums, in gradients of convolutions
-// and large products, depend on the number in their last digits.
+// Sets how many threads one large op may use; small ops use only the caller's. In gradients of convolutions and large products,
+// the last digits of oneDNN's sums depend on that number.
 #pragma once
 
 #include "tapir/core/error.h"
 
 namespace tapir {
 
-/// At first OpenMP's default: OMP_NUM_THREADS, or the processors this process may use. 1 without OpenMP.
+/// Starts as OpenMP's default: OMP_NUM_THREADS, or the processors this process may use. 1 without OpenMP.
 int num_threads() noexcept;
 inline int get_num_threads() noexcept { return num_threads(); }  ///< num_threads() by PyTorch's name
 
-/// For the whole process, from the next op on. Throws ValueError below 1.
+/// Applies to the whole process, from the next op on. Throws ValueError below 1.
 void set_num_threads(int count, const Loc& loc = Loc::current());
 
 }  // namespace tapir

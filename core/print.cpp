@@ -1,4 +1,4 @@
-// Tensors as text, in NumPy's layout (numpy/_core/arrayprint.py): columns aligned, long arrays elided, long lines wrapped.
+// Prints tensors in NumPy's layout (numpy/_core/arrayprint.py): columns aligned, long arrays elided, long lines wrapped.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -38,7 +38,7 @@ double parse(const char* begin, const char* end) {
     return value;
 }
 
-// The number with the fewest digits that is still x in its dtype: 0.1 for float32's 0.100000001490116...
+// Returns the number with the fewest digits that is still x in its dtype: 0.1 for float32's 0.100000001490116...
 double fewest_digits(DType dtype, double x) {
     char text[64];
     if (dtype == float64) return x;
@@ -75,7 +75,7 @@ Decimal split(const std::string& text) {
     return d;
 }
 
-// x with at most `precision` digits after the point and no zeros at the end.
+// Writes x with at most `precision` digits after the point and no zeros at the end.
 Decimal decimal(DType dtype, double x, int precision, bool scientific) {
     const auto format = scientific ? std::chars_format::scientific : std::chars_format::fixed;
     Decimal d = split(written(fewest_digits(dtype, x), format));
@@ -107,7 +107,7 @@ class Printer {
     }
 
  private:
-    // How many entries of dimension d are shown at each end, and whether some are left out between them.
+    // True if entries of dimension d are left out between those at the ends.
     bool has_gap(int d) const { return elided_ && 2 * options_.edge_items < x_->sizes[d]; }
 
     // Calls f(element) for every element that is shown.
@@ -158,7 +158,7 @@ class Printer {
         }
     }
 
-    // One element, as wide as its column.
+    // Writes one element, as wide as its column.
     std::string word(const std::byte* element) const {
         if (is_floating(x_->dtype)) return float_word(detail::load_double(x_->dtype, element));
         std::string text = x_->dtype == bool_ ? (*element != std::byte{0} ? "True" : "False") : std::to_string(detail::load_int(x_->dtype, element));
@@ -170,7 +170,7 @@ class Printer {
             const char* text = std::isnan(value) ? "nan" : value < 0 ? "-inf" : "inf";
             return fmt::format("{:>{}}", text, width_);
         }
-        if (scientific_) {  // every number with as many digits as the one that needs most
+        if (scientific_) {  // every number gets as many digits as the one that needs most
             Decimal d = split(rounded(value, std::chars_format::scientific, static_cast<int>(fraction_)));
             d.exponent.insert(1, exponent_ - d.exponent.size(), '0');
             return std::string(left_ - d.whole.size(), ' ') + d.whole + '.' + d.fraction + 'e' + d.exponent;
@@ -203,7 +203,7 @@ class Printer {
         out_ += ']';
     }
 
-    // The last dimension, wrapped at the line's width less the closing brackets.
+    // Writes the last dimension, wrapped at the line's width less the closing brackets.
     void row(int d, const std::byte* at) {
         const auto indent = static_cast<std::size_t>(d) + 1;
         const auto line_width = static_cast<std::size_t>(std::max(options_.line_width - x_->rank, 0));
@@ -239,7 +239,7 @@ class Printer {
     bool elided_;
     bool scientific_ = false;
     std::size_t width_ = 0;                               // of a column
-    std::size_t left_ = 0, fraction_ = 0, exponent_ = 0;  // of floats: before and after the point, sign and exponent
+    std::size_t left_ = 0, fraction_ = 0, exponent_ = 0;  // for floats: before and after the point, sign and exponent
     std::string out_;
 };
 

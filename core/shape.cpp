@@ -36,7 +36,7 @@ std::string Shape::str() const {
     return text + (rank_ == 1 ? ",)" : ")");
 }
 
-// What ends the message about shapes of which one may lack a dimension behind its own, not before them.
+// Ends the message about shapes of which one may lack its last dimension, not its first.
 static std::string broadcast_hint(const Shape& longer, const Shape& shorter, bool is_second) {
     if (shorter.rank() == 0 || longer.rank() != shorter.rank() + 1) return "";
     for (int d = 0; d < shorter.rank(); ++d) {

@@ -14,7 +14,7 @@ namespace tapir {
 /// Tensors have at most this many dimensions.
 inline constexpr int kMaxRank = 8;
 
-/// The number of a dimension, as an argument: negative ones count from the end.
+/// Argument that is the number of a dimension; negative ones count from the end.
 class Dim {
  public:
     template <class I>
@@ -29,11 +29,11 @@ class Dim {
     constexpr operator int() const noexcept { return number_; }
 
  private:
-    static constexpr int kBeyond = 1 << 30;  // what larger numbers become: no tensor has it
+    static constexpr int kBeyond = 1 << 30;  // larger numbers become this; no tensor has that dimension
     int number_;
 };
 
-/// A whole number as an argument, with the caller's line: the number of an element between brackets, where negative ones count from
+/// Integer argument with the caller's line. It is the position of an element between brackets, where negative ones count from
 /// the end, or one of several sizes without braces, x.view(2, 3).
 struct IndexArg {
     template <class I>
@@ -43,7 +43,7 @@ struct IndexArg {
     Loc loc;
 };
 
-/// true or false, as an argument: no number is taken for one, so that sum(x, 0, 1) is not read as sum(x, 0, /*keepdim=*/true).
+/// Argument that is true or false. Numbers do not convert to it, so that sum(x, 0, 1) is not read as sum(x, 0, /*keepdim=*/true).
 class Flag {
  public:
     template <class Bool>
@@ -58,8 +58,8 @@ class Flag {
     bool on_;
 };
 
-/// The first member of a struct of options whose numbers may also come one by one, in PyTorch's order: such a struct is made by names,
-/// {.stride = 2}, and {2, 1} is no way to write it, since in PyTorch that would be a stride of two numbers.
+/// First member of a struct of options whose numbers may also come one by one, in PyTorch's order. It forces such a struct to be made by
+/// names, {.stride = 2}. {2, 1} does not compile, since in PyTorch that would be a stride of two numbers.
 struct ByName {
     explicit constexpr ByName() = default;
 };
@@ -71,7 +71,7 @@ concept SizesOnly = ((std::is_integral_v<I> && !std::is_same_v<I, bool>) && ...)
 class Shape {
  public:
     Shape() = default;
-    // Only what is used: copying all 72 bytes at once right after a size was stored would wait for that store.
+    // Copies only the sizes in use: copying all 72 bytes at once right after a size was stored would wait for that store.
     Shape(const Shape& other) noexcept : rank_(other.rank_) { copy_sizes(other); }
     Shape& operator=(const Shape& other) noexcept {
         rank_ = other.rank_;
@@ -102,7 +102,7 @@ class Shape {
     /// Negative positions count from the end. Throws IndexError.
     std::int64_t operator[](IndexArg i) const& { return sizes_[place(i)]; }
     std::int64_t& operator[](IndexArg i) & { return sizes_[place(i)]; }
-    /// Internal: one of the first rank(), which is not checked.
+    /// Internal: unchecked access; i must be below rank().
     std::int64_t raw(int i) const noexcept { return sizes_[i]; }
     std::int64_t& raw(int i) noexcept { return sizes_[i]; }
     const std::int64_t* begin() const& noexcept { return sizes_; }
@@ -110,22 +110,22 @@ class Shape {
     std::int64_t* begin() & noexcept { return sizes_; }
     std::int64_t* end() & noexcept { return sizes_ + rank_; }
     const std::int64_t* data() const& noexcept { return sizes_; }
-    // Of a temporary they would dangle: name the shape first, or use to_vector().
+    // Deleted for temporaries, where they would dangle: name the shape first, or use to_vector().
     const std::int64_t* begin() const&& = delete;
     const std::int64_t* end() const&& = delete;
     const std::int64_t* data() const&& = delete;
-    /// The last one. Throws IndexError when there is none.
+    /// Returns the last size. Throws IndexError if there is none.
     std::int64_t back(Loc loc = Loc::current()) const& { return (*this)[{-1, loc}]; }
     std::int64_t& back(Loc loc = Loc::current()) & { return (*this)[{-1, loc}]; }
 
-    /// How many elements such a tensor has: the product of the sizes, 1 for the empty shape. Of sizes beyond any tensor it wraps.
+    /// Returns the number of elements: the product of the sizes, 1 for the empty shape. Wraps for sizes beyond any tensor.
     std::int64_t numel() const noexcept {
         std::uint64_t n = 1;
         for (std::int64_t size : *this) n *= static_cast<std::uint64_t>(size);
         return static_cast<std::int64_t>(n);
     }
 
-    /// Appends a size. Throws ShapeError beyond 8.
+    /// Appends a size. Throws ShapeError beyond rank 8.
     void push_back(std::int64_t size, Loc loc = Loc::current());
     void insert(int position, std::int64_t size, Loc loc = Loc::current());
     void erase(int position) noexcept;
@@ -162,11 +162,11 @@ class Shape {
 /// A list of dimension numbers; negative ones count from the end.
 using Dims = Shape;
 
-/// An argument that can be a Shape and nothing else: for a stride by position where a struct of options may stand, which braces are.
+/// Argument that can be a Shape and nothing else. Used for a stride by position where a struct of options, made by braces, may stand too.
 template <class S>
 concept ShapeArg = SizesOnly<S> || std::is_same_v<S, Shape>;
 
-/// The shape that both broadcast to, by NumPy's rules; ShapeError when there is none. `op` names the op in the error.
+/// Returns the shape that both broadcast to, by NumPy's rules. Throws ShapeError if there is none; `op` names the op in the error.
 Shape broadcast_shapes(const Shape& a, const Shape& b, const char* op = "broadcast_shapes", Loc loc = Loc::current());
 
 }  // namespace tapir

@@ -7,8 +7,8 @@
 namespace tapir {
 namespace {
 
-constexpr std::size_t kMostNames = 20;   // that an error lists
-constexpr double kMostCounted = 0x1p53;  // a double counts up to here, and not beyond minus this
+constexpr std::size_t kMostNames = 20;   // listed in an error
+constexpr double kMostCounted = 0x1p53;  // doubles count exactly up to here, and down to minus this
 
 void append(std::string& list, const std::string& what) { list += (list.empty() ? "" : ", ") + what; }
 

@@ -1,4 +1,4 @@
-// Reading a state_dict() back by its names, inside the library: of optimizers, schedules, loaders and what else keeps one.
+// Reads a state_dict() by its names, inside the library: for optimizers, schedules, loaders and others that keep one.
 //
 //     StateReader reader("GradScaler", state, loc);
 //     const double scale = reader.number("scale");
@@ -21,23 +21,23 @@ class StateReader {
     StateReader(const char* owner, const NamedTensors& state, const Loc& loc);
 
     bool has(const std::string& name) const { return given_.contains(name); }
-    /// Null, for finish() to tell of, where there is none of that name and shape.
+    /// Returns the tensor of that name and shape. If there is none it returns null, and finish() reports it.
     const Tensor* tensor(const std::string& name, const Shape& shape);
-    /// The same, but nothing is wrong where there is none of that name.
+    /// Like tensor(), but a missing name is no error.
     const Tensor* tensor_if_any(const std::string& name, const Shape& shape);
-    /// Of any shape. Empty where there is none.
+    /// Returns numbers of any shape; empty if there are none.
     std::vector<double> numbers(const std::string& name);
-    /// 0 where there is none.
+    /// Returns 0 if there is none.
     double number(const std::string& name);
-    /// All 64 bits of an int64; of a floating dtype too, but "out of range" for a fraction.
+    /// Returns all 64 bits of an int64. Takes floating dtypes too, but a fraction is "out of range".
     std::int64_t integer(const std::string& name);
-    /// An integer from 0 up; "out of range" else.
+    /// Returns an integer from 0 up; others are "out of range".
     std::int64_t count(const std::string& name);
-    /// For a value that its owner cannot have.
+    /// Reports a value that its owner cannot have.
     void is_out_of_range(const std::string& name);
 
     /// Throws ValueError that lists what was missing, of another shape or out of range, and the names that nobody asked for unless
-    /// others may have more to keep.
+    /// `allow_more`: others may read those.
     void finish(bool allow_more = false);
 
  private:

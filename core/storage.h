@@ -1,4 +1,4 @@
-// Storage: the bytes that one or several tensors (views) look at. Users meet it through Tensor.
+// Storage: the bytes that one or several tensors (views) use. Users meet it through Tensor.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 namespace tapir {
 namespace detail {
 
-// Reference counts. While the process has one thread no atomic instruction is spent on them; the last owner never
-// spends one, because nobody else can take a reference from it.
+// Reference counts. While the process has one thread they use no atomic instructions. The last owner never
+// needs one, because no other thread can take a reference from it.
 inline void add_ref(std::uint32_t& count) noexcept {
 #if __has_include(<sys/single_threaded.h>)
     if (__libc_single_threaded) {
@@ -25,7 +25,7 @@ inline void add_ref(std::uint32_t& count) noexcept {
     __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED);
 }
 
-/// True when this was the last reference.
+/// Returns true if this was the last reference.
 inline bool drop_ref(std::uint32_t& count) noexcept {
     const std::uint32_t seen = __atomic_load_n(&count, __ATOMIC_ACQUIRE);
     if (seen == 1) return true;
@@ -46,13 +46,13 @@ struct Storage {
     std::uint32_t version = 0;  ///< raised by every in-place write, through whichever view
     std::byte* data = nullptr;
     std::size_t nbytes = 0;
-    void (*release)(Storage*) = nullptr;  ///< gives `data` back; null: the bytes are part of the tensor's own block
-    void* context = nullptr;              ///< for release
+    void (*release)(Storage*) = nullptr;  ///< frees `data`; null: the bytes are part of the tensor's own block
+    void* context = nullptr;              ///< passed to release
     void* stream = nullptr;               ///< the stream it was allocated on (devices with streams)
     Loc last_write{};                     ///< the user's line of the last in-place write
     Device device;
     std::uint16_t block = 0;  ///< internal: size of the block that holds tensor and storage, in units of 64 bytes
-    bool is_exposed = false;  ///< the address was given out, by data() or a capsule: a write there raises no version
+    bool is_exposed = false;  ///< data() or a capsule gave out the address: writes through it do not raise the version
 
     void mark_written(const Loc& loc) noexcept {
         __atomic_store_n(&version, __atomic_load_n(&version, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);

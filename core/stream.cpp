@@ -1,4 +1,4 @@
-// Devices, streams and events for users, on what device_impl.h offers; and the op that a thread is at.
+// Devices, streams and events for users, built on device_impl.h; and the current op of a thread.
 #include "tapir/core/stream.h"
 
 #include <cstdio>
@@ -54,7 +54,7 @@ Stream::Stream(Device device, Loc loc) : device_(device) {
 }
 
 namespace {
-// Of the innermost StreamScope; null outside of them.
+// The innermost StreamScope's stream; null outside of one.
 constinit thread_local const Stream* scoped_stream = nullptr;
 }  // namespace
 
@@ -73,7 +73,7 @@ Stream Stream::default_stream(Device device, Loc loc) {
 bool Stream::query(Loc loc) const {
     if (!state_) return true;
     const bool done = device_api::is_done(state_);
-    if (done) device_api::wait(state_, loc);  // throws what went wrong
+    if (done) device_api::wait(state_, loc);  // throws errors of its work
     return done;
 }
 
@@ -198,7 +198,7 @@ bool is_set(const char* variable) {
     return value && *value && std::strcmp(value, "0") != 0;
 }
 
-// What the environment asks for, for the whole program, before main.
+// Applies the environment's settings for the whole program, before main.
 [[maybe_unused]] const bool from_environment = [] {
     detail::logging_placement.add(is_set("TAPIR_LOG_PLACEMENT"));
     detail::logging_ops = is_set("TAPIR_LOG_OPS");

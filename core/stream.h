@@ -5,7 +5,7 @@
 //     float loss = y.item<float>();                // waits for what the value needs
 //
 // Ops on CUDA tensors run on the calling thread's current stream of the tensors' device, in the order of the calls. Work on
-// different streams runs side by side; what one needs of the other is waited for by name:
+// different streams runs side by side; if one needs a result of the other, say so by waiting for it:
 //
 //     Stream side(cuda(0));
 //     Tensor h;
@@ -16,11 +16,11 @@
 //     }
 //     Stream::current(cuda(0)).wait_stream(side);              // before h is used here
 //
-// Backward runs each rule on the stream of its op, and waits where gradients cross by itself. Memory may be given up at
-// any time: it is used again only when every stream that the tensor was used on is through with it.
+// Backward runs each rule on the stream of its op, and waits by itself where gradients cross streams. Memory may be given up at
+// any time: it is reused only when every stream that used the tensor is done with it.
 //
-// A thread's CUDA device is remembered when it is selected, so as not to ask for it at each op: other code that calls
-// cudaSetDevice on a thread that uses Tapir has to set it back.
+// Tapir remembers the CUDA device that a thread selected, to avoid asking for it at each op. Other code that calls
+// cudaSetDevice on a thread that uses Tapir must set it back.
 #pragma once
 
 #include <cstddef>
@@ -31,19 +31,19 @@
 
 namespace tapir {
 
-/// How many CUDA devices can be used: 0 in a build without CUDA, without a driver and without a GPU.
+/// Returns the number of CUDA devices that can be used: 0 in a build without CUDA, without a driver and without a GPU.
 int cuda_device_count() noexcept;
 bool cuda_is_available() noexcept;
-/// "NVIDIA H200". Throws DeviceError when there is no such device.
+/// Returns a name like "NVIDIA H200". Throws DeviceError if there is no such device.
 std::string cuda_device_name(int index = 0, Loc loc = Loc::current());
-/// "cpu", "cuda:1"
+/// Returns "cpu", "cuda:1", ...
 std::string name(Device device);
 
-/// Where tensors are made that name no device: cpu, or the innermost DeviceScope's.
+/// Returns the device for tensors that name none: cpu, or the innermost DeviceScope's.
 Device default_device() noexcept;
 
-/// Tensors that name no device are made on this one while it lives, on this thread. What a file or a pointer gives
-/// (load_safetensors, from_blob) stays on the CPU. Throws DeviceError when it is not there.
+/// While it lives, tensors that name no device are made on this one, on this thread. Tensors from a file or a pointer
+/// (load_safetensors, from_blob) stay on the CPU. Throws DeviceError if the device is not there.
 class DeviceScope {
  public:
     [[nodiscard]] explicit DeviceScope(Device device, Loc loc = Loc::current());
@@ -57,30 +57,30 @@ class DeviceScope {
 
 class Event;
 
-/// A queue of work on a device. A handle: copies are the same stream. The CPU has one, which is always done.
+/// A queue of work on a device. Copies of this handle are the same stream. The CPU has one stream, which is always done.
 class Stream {
  public:
-    /// A stream beside the default one, which it does not wait for. Devices have 32 of them, handed out in turn.
+    /// Makes a stream beside the default one, which it does not wait for. Each device has 32 of them, handed out in turn.
     /// Throws DeviceError.
     explicit Stream(Device device, Loc loc = Loc::current());
-    /// The calling thread's: where its ops go. Of no device in particular: the innermost StreamScope's, or else the
-    /// default device's.
+    /// Returns the calling thread's current stream, where its ops go. Without a device it is the innermost StreamScope's, or else
+    /// the default device's.
     static Stream current(Loc loc = Loc::current());
     static Stream current(Device device, Loc loc = Loc::current());
-    /// The one all threads begin with.
+    /// Returns the stream that all threads begin with.
     static Stream default_stream(Device device = default_device(), Loc loc = Loc::current());
 
     Device device() const noexcept { return device_; }
-    /// Whether everything on it is done.
+    /// True if everything on it is done.
     bool query(Loc loc = Loc::current()) const;
-    /// Waits until it is. Throws the errors that ops have met meanwhile.
+    /// Waits until everything on it is done. Throws the errors that ops have met meanwhile.
     void synchronize(Loc loc = Loc::current()) const;
-    /// What comes after this on the stream waits for the event; the caller does not.
+    /// Makes later work on this stream wait for the event; the caller does not wait.
     void wait_event(const Event& event, Loc loc = Loc::current()) const;
-    /// The same for everything that is on the other stream now.
+    /// Makes later work on this stream wait for everything that is on the other stream now.
     void wait_stream(const Stream& other, Loc loc = Loc::current()) const;
     Event record_event(Loc loc = Loc::current()) const;
-    /// The cudaStream_t, for code that puts its own work on it.
+    /// Returns the cudaStream_t, for code that puts its own work on it.
     void* native_handle() const noexcept;
     bool operator==(const Stream& other) const noexcept { return state_ == other.state_ && device_ == other.device_; }
 
@@ -106,10 +106,10 @@ class StreamScope {
     const Stream* innermost_;
 };
 
-/// A mark on a stream.
+/// Marks a point on a stream.
 class Event {
  public:
-    /// enable_timing: for elapsed_time().
+    /// enable_timing is needed for elapsed_time().
     explicit Event(bool enable_timing = false) noexcept : timing_(enable_timing) {}
     ~Event();
     Event(Event&& other) noexcept;
@@ -117,13 +117,13 @@ class Event {
     Event(const Event&) = delete;
     Event& operator=(const Event&) = delete;
 
-    /// Marks what is on the stream now; anew each time.
+    /// Marks what is on the stream now. May be called again to mark anew.
     void record(const Stream& stream = Stream::current(), Loc loc = Loc::current());
-    /// Whether all before the mark is done; true for an event that was not recorded.
+    /// True if all before the mark is done, and for an event that was not recorded.
     bool query(Loc loc = Loc::current()) const;
     void synchronize(Loc loc = Loc::current()) const;
-    /// Milliseconds from this mark to that one. Throws ValueError unless both have timing, are recorded and done, and belong
-    /// to one device.
+    /// Returns the milliseconds from this mark to that one. Throws ValueError unless both have timing, are recorded and done, and
+    /// belong to one device.
     double elapsed_time(const Event& end, Loc loc = Loc::current()) const;
 
     /// Internal.
@@ -139,7 +139,7 @@ class Event {
 void synchronize(Device device, Loc loc = Loc::current());
 void synchronize(Loc loc = Loc::current());
 
-/// Every op waits until it is done while this lives (on all threads): for gdb, and to see which op an error belongs to.
+/// While it lives, every op (on all threads) waits until it is done: for gdb, and to see which op an error belongs to.
 /// TAPIR_SYNC=1 in the environment does it for the whole program.
 class SyncScope {
  public:
@@ -149,7 +149,7 @@ class SyncScope {
     SyncScope& operator=(const SyncScope&) = delete;
 };
 
-/// Each op writes a line to stderr while this lives (on all threads): "tree.cpp:42: matmul: cuda:0, float32 (2, 3)".
+/// While it lives, each op (on all threads) writes a line to stderr: "tree.cpp:42: matmul: cuda:0, float32 (2, 3)".
 /// TAPIR_LOG_PLACEMENT=1 in the environment does it for the whole program.
 class LogPlacementScope {
  public:

@@ -1,4 +1,4 @@
-// Making, destroying and reading tensors.
+// Makes, destroys and reads tensors.
 #include "tapir/core/tensor.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ constexpr std::size_t kHeaderBytes = sizeof(TensorImpl) + sizeof(Storage);
 
 void release_block(Storage* storage) { deallocate(storage->data, storage->nbytes); }
 
-// A tensor with its own storage and `inline_bytes` of room behind it.
+// Makes a tensor with its own storage and room for `inline_bytes` behind it.
 TensorImpl* new_owner(std::size_t inline_bytes) noexcept {
     const std::size_t bytes = (kHeaderBytes + inline_bytes + kAlignment - 1) & ~(kAlignment - 1);
     auto* block = static_cast<std::byte*>(allocate(bytes));
@@ -51,7 +51,7 @@ void set_contiguous(TensorImpl* impl, const std::int64_t* sizes, int rank) noexc
     impl->flags |= TensorImpl::kContiguous;
 }
 
-// Memory of another device for a tensor that has none yet; gives the tensor up when there is none.
+// Allocates memory of another device for a tensor that has none yet; frees the tensor if there is none.
 [[gnu::noinline]] void take_device_memory(TensorImpl* impl, std::size_t bytes, Device device, const Loc& loc) {
     Storage* storage = impl->storage;
     storage->nbytes = bytes;
@@ -70,7 +70,7 @@ void set_contiguous(TensorImpl* impl, const std::int64_t* sizes, int rank) noexc
 [[noreturn]] void fail_memory(std::int64_t numel, DType dtype, const Loc& loc) {
     const Loc line = memory_line(loc);
     const OwnLines chosen;
-    at_line(line, [&] {  // for the text there may be none either
+    at_line(line, [&] {  // there may be no memory for the text either
         fail<OutOfMemory>(line, "no memory for {} elements of {} ({} MiB); {} MiB are in use", numel, name(dtype),
                           numel * static_cast<std::int64_t>(itemsize(dtype)) >> 20, memory_stats().live_bytes >> 20);
     });
@@ -86,7 +86,7 @@ constinit thread_local bool is_outside_trace = false;
 
 namespace {
 
-// While ops are watched: a tensor with elements of its own has been made.
+// Called while ops are watched, after a tensor with elements of its own was made.
 [[gnu::noinline]] void note_made(TensorImpl* impl, const Loc& loc) {
     log_placement(impl);
     impl->trace = trace_mark();
@@ -148,7 +148,7 @@ Tensor make_empty(const std::int64_t* sizes, int rank, std::int64_t numel, DType
 
 namespace {
 
-// The strides of a tensor without gaps whose dimension 1 comes last.
+// Computes the strides of a tensor without gaps whose dimension 1 comes last.
 void channels_last_strides(const std::int64_t* sizes, int rank, std::int64_t* strides) noexcept {
     std::int64_t stride = 1;
     const auto set = [&](int d) {
@@ -187,7 +187,7 @@ Tensor make_pinned_like(const TensorImpl* x, const Loc& loc) {
     if (!impl) fail_memory(x->numel, x->dtype, loc);
     Storage* storage = impl->storage;
     storage->nbytes = static_cast<std::size_t>(x->numel) * itemsize(x->dtype);
-    Tensor t = Tensor::adopt(impl);  // gives the block back should the next line throw
+    Tensor t = Tensor::adopt(impl);  // frees the block if the next line throws
     device_api::allocate_pinned(*storage, loc);
     impl->dtype = x->dtype;
     impl->data = storage->data;
@@ -274,7 +274,7 @@ void drop(Storage* storage) noexcept {
     if (watching_memory) [[unlikely]]
         note_released(storage);
     if (storage->release) storage->release(storage);
-    // The storage stands in the block of the tensor that was made with it, right behind that tensor.
+    // The storage lies in the block of the tensor that was made with it, right behind that tensor.
     deallocate(reinterpret_cast<std::byte*>(storage) - sizeof(TensorImpl), std::size_t{storage->block} * kAlignment);
 }
 
@@ -298,7 +298,7 @@ void become(const Tensor& t, const Tensor& made, const Loc& loc) noexcept {
     TensorImpl* impl = t.impl();
     const TensorImpl* x = made.impl();
     Storage *old = impl->storage, *storage = x->storage;
-    storage->version = old->version;  // what was saved of the old elements counts as changed
+    storage->version = old->version;  // saved tensors of the old elements count as changed
     storage->mark_written(caller(loc));
     add_ref(storage->refs);
     impl->storage = storage;
@@ -310,7 +310,7 @@ void become(const Tensor& t, const Tensor& made, const Loc& loc) noexcept {
     impl->flags = static_cast<std::uint8_t>((impl->flags & (TensorImpl::kRequiresGrad | TensorImpl::kMoved)) | (x->flags & TensorImpl::kContiguous) |
                                             (owns_block ? TensorImpl::kMoved : 0));
     if (!owns_block) return drop(old);
-    // The old storage stands in the tensor's own block and stays until the tensor goes. Its elements need not.
+    // The old storage lies in the tensor's own block and stays as long as the tensor. Its elements can be freed.
     if (__atomic_load_n(&old->refs, __ATOMIC_ACQUIRE) > 1 || !old->release) return;
     if (watching_memory) [[unlikely]]
         note_released(old);
@@ -325,7 +325,7 @@ void fail_undefined(const char* op, const Loc& loc) {
         hint = fmt::format("; if it is {}", thread.left_out);
         if (thread.left_out_at.line() > 0) hint += ", ask for it at " + file_and_line(thread.left_out_at);
     }
-    thread.left_out = nullptr;  // said once
+    thread.left_out = nullptr;  // the hint is given once
     fail<ValueError>(loc, "{}: the tensor is undefined{}", op, hint);
 }
 
@@ -423,7 +423,7 @@ std::int64_t Tensor::item_int(std::size_t bytes, bool is_signed, const Loc& loc)
     };
     if (is_floating(impl_->dtype)) {
         const double value = std::trunc(detail::load_double(impl_->dtype, impl_->data));
-        const double above = std::ldexp(1.0, is_signed ? bits - 1 : bits);  // the first that is too large
+        const double above = std::ldexp(1.0, is_signed ? bits - 1 : bits);  // the smallest number that is too large
         if (!(value >= (is_signed ? -above : 0.0) && value < above)) overflow(detail::load_double(impl_->dtype, impl_->data));
         return is_signed ? static_cast<std::int64_t>(value) : static_cast<std::int64_t>(static_cast<std::uint64_t>(value));
     }

@@ -7,7 +7,7 @@
 //
 // Every method that can fail takes the caller's line as a last, defaulted argument and names it in its errors.
 //
-// TAPIR_RUNTIME_ONLY is defined in programs that link Tapir::runtime (tapir/runtime.h): they see the methods that it has.
+// TAPIR_RUNTIME_ONLY is defined in programs that link Tapir::runtime (tapir/runtime.h). They see only the methods that it provides.
 #pragma once
 
 #include <cstddef>
@@ -40,12 +40,12 @@ struct ValuesIndices;  // ops/reduce.h
 struct UniqueResult;
 class Generator;
 
-/// Asks Tensor::data() for the memory as it lies: x.data<float>(strided).
+/// Tag that asks Tensor::data() for the memory in any layout: x.data<float>(strided).
 struct StridedType {};
 inline constexpr StridedType strided;
 
-/// Which record made a tensor: the tape's number (0: none; numbers repeat after 2^31 tapes) and the record's index. With kElsewhere,
-/// that no record made it though it depends on what requires a gradient: see note_elsewhere() in autograd/elsewhere.cpp.
+/// Identifies the record that made a tensor: the tape's number (0: none; numbers repeat after 2^31 tapes) and the record's index.
+/// kElsewhere: no record made it, though it depends on a tensor that requires a gradient; see note_elsewhere() in autograd/elsewhere.cpp.
 struct NodeRef {
     static constexpr std::uint32_t kElsewhere = 0x80000000u;
     std::uint32_t tape = 0;
@@ -55,7 +55,7 @@ struct NodeRef {
 /// The last write to a storage that a tape has recorded: see Note [Views of what is written] in autograd/log.cpp.
 struct RecordedWrite {
     std::uint32_t tape = 0;     // as in NodeRef
-    std::uint32_t version = 0;  // the storage's after it
+    std::uint32_t version = 0;  // the storage's version after the write
 };
 
 /// The array itself. A small one is a single block: this, its Storage, and the elements.
@@ -65,8 +65,8 @@ struct TensorImpl {
         kRequiresGrad = 2,  // a leaf whose gradient is wanted
         kView = 4,          // made by a view op, and not written to on a tape as the storage's only owner since
         kOwnBlock = 8,      // its block also holds its storage, and is freed with that
-        kMoved = 16,        // the same, but it has left that storage for another: see detail::become()
-        kConverted = 32,    // to() made it from a leaf whose gradient is wanted, and requires_grad_() was not called since
+        kMoved = 16,        // like kOwnBlock, but it has left that storage for another: see detail::become()
+        kConverted = 32,    // to() made it from a leaf that requires a gradient, and requires_grad_() was not called since
     };
 
     std::uint32_t refs = 1;
@@ -78,11 +78,11 @@ struct TensorImpl {
     std::byte* data = nullptr;  // the first element
     std::int64_t numel = 0;
     NodeRef node;
-    std::uint32_t node_version = 0;  // the storage's version when `node` was set; of others, when this was made
+    std::uint32_t node_version = 0;  // the storage's version when `node` was set; without a node, when this was made
     Device device;
-    std::uint16_t trace = 0;  // the number of the trace it was made in; 0: in none, or it is a number that an op was given
+    std::uint16_t trace = 0;  // number of the trace it was made in; 0: made in none, or it is a number that was passed to an op
     AutogradMeta* meta = nullptr;
-    RecordedWrite write;  // to the storage in this tensor's block, whichever tensor it is of by now
+    RecordedWrite write;  // to the storage in this tensor's block, whichever tensor uses that storage by now
     std::int64_t sizes[kMaxRank];
     std::int64_t strides[kMaxRank];  // in elements
 
@@ -93,13 +93,13 @@ static_assert(sizeof(TensorImpl) == 192, "three cache lines; with its Storage fo
 namespace detail {
 void destroy(TensorImpl* impl) noexcept;
 
-/// A storage stands right behind the tensor that was made with it, and the place of that one stays as long.
+/// A storage lies right behind the tensor that it was made with. That tensor's memory stays valid as long as the storage does.
 inline RecordedWrite& recorded_write(const Storage* storage) noexcept {
     return (reinterpret_cast<TensorImpl*>(const_cast<Storage*>(storage)) - 1)->write;
 }
 }  // namespace detail
 
-/// What register_hook() gives: takes the hook away again. Copies speak of the same hook; a handle that goes leaves it there.
+/// Returned by register_hook(); removes the hook. Copies refer to the same hook. Destroying a handle does not remove the hook.
 class RemovableHandle {
  public:
     RemovableHandle() noexcept = default;
@@ -112,8 +112,8 @@ class RemovableHandle {
         return *this;
     }
     ~RemovableHandle();
-    /// The hook is not called any more, and what it holds is let go. A second time does nothing. Not while another thread's
-    /// backward may call it.
+    /// Removes the hook and releases what it holds. A second call does nothing. Must not be called while another thread's
+    /// backward may call the hook.
     void remove() noexcept;
 
  private:
@@ -124,7 +124,7 @@ class RemovableHandle {
 
 class Tensor {
  public:
-    /// An undefined tensor: defined() is false, and ops refuse it.
+    /// Makes an undefined tensor: defined() is false, and ops refuse it.
     Tensor() noexcept = default;
     Tensor(const Tensor& other) noexcept : impl_(other.impl_) {
         if (impl_) detail::add_ref(impl_->refs);
@@ -138,10 +138,10 @@ class Tensor {
         Tensor(static_cast<Tensor&&>(other)).swap(*this);
         return *this;
     }
-    /// x[0] = y, x[Slice(1, 3)] = 0: to a view that an expression gives, its elements are written (copy_(), fill_()); a variable is
-    /// made to name the other tensor. Throws ValueError for a copy that nothing else holds, which x[mask] gives: nobody would see
-    /// what is written. Write x.index_put_({mask}, y). Only that copy itself is noticed: x[mask][0] = y, and x.to(float64)[0] = y, are
-    /// views of copies that last as long as the statement, and written in vain.
+    /// x[0] = y and x[Slice(1, 3)] = 0 write to the elements of a view that an expression returns (copy_(), fill_()). Assigning to a
+    /// variable makes it refer to the other tensor. Throws ValueError for a copy with no other owner, such as x[mask]: nobody would see
+    /// the write. Use x.index_put_({mask}, y) for that. Only the copy itself is noticed: x[mask][0] = y and x.to(float64)[0] = y write
+    /// to views of copies that last as long as the statement, so the write is lost.
     void operator=(In value) &&;
     void operator=(NumberIn value) &&;
     ~Tensor() {
@@ -156,39 +156,39 @@ class Tensor {
     // --- What it is -------------------------------------------------------------------------------------------------
 
     bool defined() const noexcept { return impl_ != nullptr; }
-    // All others throw ValueError for an undefined tensor.
+    // All other methods throw ValueError for an undefined tensor.
 
-    /// The number of dimensions.
+    /// Returns the number of dimensions.
     int dim(Loc loc = Loc::current()) const { return checked(loc).impl_->rank; }
     int ndim(Loc loc = Loc::current()) const { return dim(loc); }
     Shape shape(Loc loc = Loc::current()) const { return {checked(loc).impl_->sizes, impl_->rank}; }
     Shape sizes(Loc loc = Loc::current()) const { return shape(loc); }
-    /// The size of dimension d, which may be negative. Throws IndexError.
+    /// Returns the size of dimension d, which may be negative. Throws IndexError.
     std::int64_t size(Dim d, Loc loc = Loc::current()) const;
-    /// Strides in elements.
+    /// Returns the strides in elements.
     Shape strides(Loc loc = Loc::current()) const { return {checked(loc).impl_->strides, impl_->rank}; }
-    /// That of dimension d, which may be negative. Throws IndexError.
+    /// Returns the stride of dimension d, which may be negative. Throws IndexError.
     std::int64_t stride(Dim d, Loc loc = Loc::current()) const;
     std::int64_t numel(Loc loc = Loc::current()) const { return checked(loc).impl_->numel; }
     DType dtype(Loc loc = Loc::current()) const { return checked(loc).impl_->dtype; }
     Device device(Loc loc = Loc::current()) const { return checked(loc).impl_->device; }
-    /// Of one of float16, bfloat16, float32, float64.
+    /// True for float16, bfloat16, float32, float64.
     bool is_floating_point(Loc loc = Loc::current()) const { return is_floating(checked(loc).impl_->dtype); }
-    /// Bytes of one element.
+    /// Returns the bytes of one element.
     std::size_t element_size(Loc loc = Loc::current()) const { return itemsize(checked(loc).impl_->dtype); }
     std::size_t nbytes(Loc loc = Loc::current()) const { return static_cast<std::size_t>(numel(loc)) * itemsize(impl_->dtype); }
-    /// Row-major, without gaps.
+    /// True if the elements lie in row-major order, without gaps.
     bool is_contiguous(Loc loc = Loc::current()) const { return checked(loc).impl_->is_contiguous(); }
-    /// The same array, not only equal values.
+    /// True if both are the same array, not only equal in value.
     bool is_same(const Tensor& other) const noexcept { return impl_ == other.impl_; }
-    /// Shares bytes with the other's storage.
+    /// True if both use the same storage.
     bool shares_storage(const Tensor& other) const noexcept { return impl_ && other.impl_ && impl_->storage == other.impl_->storage; }
     TensorImpl* impl() const noexcept { return impl_; }
 
     // --- Reading ----------------------------------------------------------------------------------------------------
 
-    /// The value of a tensor with exactly one element, converted to T: to integers fractions are cut off, bool is whether it is
-    /// not 0. Throws ShapeError for any other tensor, ValueError for a value that T cannot hold (of integer types nan too).
+    /// Returns the value of a tensor with exactly one element, converted to T. Fractions are cut off for integers; for bool it is value != 0.
+    /// Throws ShapeError for any other tensor, ValueError for a value that T cannot hold (for integers nan too).
     template <class T = double>
     T item(Loc loc = Loc::current()) const {
         if constexpr (std::is_same_v<T, bool>) {
@@ -199,26 +199,26 @@ class Tensor {
             return static_cast<T>(item_double(sizeof(T), loc));
         }
     }
-    /// One element, bounds-checked: x.at<float>({1, 2}). T must match the dtype (DTypeError); IndexError outside.
+    /// Returns one element, bounds-checked: x.at<float>({1, 2}). T must match the dtype (DTypeError). Throws IndexError outside.
     template <class T>
     T at(const Shape& position, Loc loc = Loc::current()) const {
         T value;
         read_element(position, dtype_of<T>, &value, loc);
         return value;
     }
-    /// The first element's address, in the memory of the tensor's device; the others follow in row-major order. T must match the
-    /// dtype (DTypeError). Throws ValueError for a tensor that is not contiguous, as are transposed ones and what convolutions give:
-    /// x.contiguous() has the elements in order. Writing through it is not seen by the tape's checks.
+    /// Returns the address of the first element, in the memory of the tensor's device; the others follow in row-major order. T must match
+    /// the dtype (DTypeError). Throws ValueError for a tensor that is not contiguous, such as a transposed one or a convolution's result:
+    /// x.contiguous() puts the elements in order. The tape's checks do not see writes through this pointer.
     template <class T>
     T* data(Loc loc = Loc::current()) const {
         return static_cast<T*>(checked_data(dtype_of<T>, /*any_layout=*/false, loc));
     }
-    /// x.data<float>(strided): the same of any tensor. Element (i, j, ...) is at i * stride(0) + j * stride(1) + ...
+    /// x.data<float>(strided): overload for tensors of any layout. Element (i, j, ...) is at i * stride(0) + j * stride(1) + ...
     template <class T>
     T* data(StridedType, Loc loc = Loc::current()) const {
         return static_cast<T*>(checked_data(dtype_of<T>, /*any_layout=*/true, loc));
     }
-    /// float(x) is not compiled: a tensor is not a number, so the value is asked for by name.
+    /// float(x) does not compile: a tensor is not a number, so the value must be asked for by name.
     template <class Number>
         requires(std::is_arithmetic_v<Number> && !std::is_same_v<Number, bool>)
     explicit operator Number() const {
@@ -226,8 +226,8 @@ class Tensor {
         return {};
     }
     void* raw_data() const noexcept { return impl_ ? impl_->data : nullptr; }
-    /// All elements in row-major order, converted to T; unlike item() it does not look whether T can hold them. OutOfMemory where
-    /// they do not fit into memory.
+    /// Returns all elements in row-major order, converted to T. Unlike item() it does not check that T can hold them. Throws
+    /// OutOfMemory if they do not fit into memory.
     template <class T>
     std::vector<T> to_vector(Loc loc = Loc::current()) const {
         const CallerScope caller(loc);
@@ -240,7 +240,7 @@ class Tensor {
         }
         return values;
     }
-    /// NumPy's layout; see set_print_options().
+    /// Prints in NumPy's layout; see set_print_options().
     std::string str() const;
 
     /// Iterates over dimension 0: `for (Tensor row : x)`.
@@ -250,27 +250,27 @@ class Tensor {
 
     // --- Views: the result shares the elements ------------------------------------------------------------------------
 
-    /// x[i], x[Slice(1, 3)], x[None], x[mask]. Integers, slices, None and Ellipsis give views; bool and integer tensors
-    /// give copies. Throws IndexError.
+    /// x[i], x[Slice(1, 3)], x[None], x[mask]: integers, slices, None and Ellipsis return views; bool and integer tensors
+    /// return copies. Throws IndexError.
     Tensor operator[](const Index& index) const;
-    /// x.index({0, Slice(), Ellipsis, None, mask}), as NumPy's x[0, :, ..., None, mask].
+    /// x.index({0, Slice(), Ellipsis, None, mask}) is NumPy's x[0, :, ..., None, mask].
     Tensor index(std::initializer_list<Index> indices, Loc loc = Loc::current()) const;
-    /// The same of an index that is made at run time: std::vector<Index> v(x.dim(), Slice()); v[d] = i; x.index(v).
+    /// Overload for an index that is made at run time: std::vector<Index> v(x.dim(), Slice()); v[d] = i; x.index(v).
     Tensor index(const std::vector<Index>& indices, Loc loc = Loc::current()) const;
-    /// Writes `value` (broadcast) where index(indices) would read; `accumulate`: adds it, as often as a position comes.
+    /// Writes `value` (broadcast) where index(indices) would read. With `accumulate` it adds instead, once for each time a position occurs.
     Tensor& index_put_(std::initializer_list<Index> indices, const Tensor& value, Flag accumulate = false, Loc loc = Loc::current());
     Tensor& index_put_(std::initializer_list<Index> indices, Scalar value, Flag accumulate = false, Loc loc = Loc::current());
     Tensor& index_put_(const std::vector<Index>& indices, const Tensor& value, Flag accumulate = false, Loc loc = Loc::current());
     Tensor& index_put_(const std::vector<Index>& indices, Scalar value, Flag accumulate = false, Loc loc = Loc::current());
 #ifndef TAPIR_RUNTIME_ONLY
-    /// The same in a copy.
+    /// Like index_put_(), but writes to a copy.
     Tensor index_put(std::initializer_list<Index> indices, const Tensor& value, Flag accumulate = false, Loc loc = Loc::current()) const;
     Tensor index_put(std::initializer_list<Index> indices, Scalar value, Flag accumulate = false, Loc loc = Loc::current()) const;
     Tensor index_put(const std::vector<Index>& indices, const Tensor& value, Flag accumulate = false, Loc loc = Loc::current()) const;
     Tensor index_put(const std::vector<Index>& indices, Scalar value, Flag accumulate = false, Loc loc = Loc::current()) const;
 #endif
 
-    /// The same elements in another shape; one size may be -1: view() where possible, else a copy.
+    /// Returns the same elements in another shape; one size may be -1. This is a view() where possible, else a copy.
     Tensor reshape(const Shape& shape, Loc loc = Loc::current()) const;
     template <class... I>
         requires SizesOnly<I...>
@@ -280,7 +280,7 @@ class Tensor {
     Tensor reshape_as(const Tensor& other, Loc loc = Loc::current()) const { return reshape(other.shape(loc), loc); }
     Tensor transpose(Dim dim0, Dim dim1, Loc loc = Loc::current()) const;
     Tensor swapaxes(Dim dim0, Dim dim1, Loc loc = Loc::current()) const { return transpose(dim0, dim1, loc); }
-    /// Transpose of a matrix; of at most 2 dimensions.
+    /// Transposes a matrix; takes at most 2 dimensions.
     Tensor t(Loc loc = Loc::current()) const;
     Tensor T(Loc loc = Loc::current()) const { return t(loc); }
     Tensor permute(const Dims& dims, Loc loc = Loc::current()) const;
@@ -295,9 +295,9 @@ class Tensor {
     Tensor narrow(Dim dim, std::int64_t start, std::int64_t length, Loc loc = Loc::current()) const;
     Tensor select(Dim dim, std::int64_t index, Loc loc = Loc::current()) const;
 #ifndef TAPIR_RUNTIME_ONLY
-    /// The same elements in another shape; one size may be -1. Throws ShapeError when the strides do not allow it.
+    /// Returns the same elements in another shape; one size may be -1. Throws ShapeError when the strides do not allow it.
     Tensor view(const Shape& shape, Loc loc = Loc::current()) const;
-    // Here and below the same with bare integers, as PyTorch's x.view(2, 3).
+    // Overloads for bare integers, here and below, as PyTorch's x.view(2, 3).
     template <class... I>
         requires SizesOnly<I...>
     Tensor view(IndexArg first, IndexArg second, I... rest) const {
@@ -305,7 +305,7 @@ class Tensor {
     }
     Tensor view_as(const Tensor& other, Loc loc = Loc::current()) const { return view(other.shape(loc), loc); }
     Tensor flatten(Dim start_dim = 0, Dim end_dim = -1, Loc loc = Loc::current()) const;
-    /// All elements in one dimension: flatten().
+    /// Returns all elements in one dimension: flatten().
     Tensor ravel(Loc loc = Loc::current()) const { return flatten(0, -1, loc); }
     Tensor unflatten(Dim dim, const Shape& sizes, Loc loc = Loc::current()) const;
     Tensor movedim(const Dims& source, const Dims& destination, Loc loc = Loc::current()) const;
@@ -324,46 +324,46 @@ class Tensor {
     std::vector<Tensor> chunk(int chunks, Dim dim = 0, Loc loc = Loc::current()) const;
     std::vector<Tensor> unbind(Dim dim = 0, Loc loc = Loc::current()) const;
     Tensor diagonal(std::int64_t offset = 0, Dim dim1 = 0, Dim dim2 = 1, Loc loc = Loc::current()) const;
-    /// Windows of `size` elements along dim, one every `step`: (..., n, ...) -> (..., (n - size) / step + 1, ..., size). Throws
-    /// ShapeError where size is above n, ValueError for step below 1.
+    /// Returns windows of `size` elements along dim, one every `step`: (..., n, ...) -> (..., (n - size) / step + 1, ..., size). Throws
+    /// ShapeError if size is above n, ValueError if step is below 1.
     Tensor unfold(Dim dim, std::int64_t size, std::int64_t step, Loc loc = Loc::current()) const;
 #endif
 
     // --- Copies -----------------------------------------------------------------------------------------------------
 
-    /// Itself when contiguous already, else a contiguous copy.
+    /// Returns itself if it is contiguous already, else a contiguous copy.
     Tensor contiguous(Loc loc = Loc::current()) const;
     Tensor clone(Loc loc = Loc::current()) const;
-    /// Itself when it is so already, else a converted copy.
+    /// Returns itself if it has this dtype already, else a converted copy.
     Tensor to(DType dtype, Loc loc = Loc::current()) const;
-    /// On another device. Copies to and from a device are put on its current stream; one to the CPU is waited for, unless
-    /// `non_blocking`, which gives a page-locked tensor that is filled when the stream gets there. A page-locked source must
-    /// stay as it is until then.
+    /// Moves to another device. Copies to and from a device are put on its current stream. A copy to the CPU is waited for, unless
+    /// `non_blocking`: that returns a page-locked tensor, which is filled when the stream gets there. A page-locked source must
+    /// not change until then.
     Tensor to(Device device, bool non_blocking = false, Loc loc = Loc::current()) const;
     Tensor to(Device device, Loc loc) const { return to(device, false, loc); }
-    /// Both.
+    /// Changes both the device and the dtype.
     Tensor to(Device device, DType dtype, bool non_blocking = false, Loc loc = Loc::current()) const;
-    /// To the other's dtype and device.
+    /// Converts to the other's dtype and device.
     Tensor type_as(const Tensor& other, Loc loc = Loc::current()) const { return to(other.device(loc), other.dtype(loc), false, loc); }
     Tensor half(Loc loc = Loc::current()) const { return to(float16, loc); }  ///< to(float16)
     bool is_cuda(Loc loc = Loc::current()) const { return checked(loc).impl_->device.type == DeviceType::cuda; }
     Tensor cpu(Loc loc = Loc::current()) const { return to(tapir::cpu, false, loc); }                          ///< to(tapir::cpu)
     Tensor cuda(int index = 0, Loc loc = Loc::current()) const { return to(tapir::cuda(index), false, loc); }  ///< x.cuda(1)
 #ifndef TAPIR_RUNTIME_ONLY
-    /// A copy in page-locked CPU memory, from which devices copy while the CPU goes on. Itself when it is so already. Throws
-    /// DeviceError where there is no CUDA device.
+    /// Returns a copy in page-locked CPU memory, from which devices copy while the CPU goes on; itself if it is page-locked already.
+    /// Throws DeviceError if there is no CUDA device.
     Tensor pin_memory(Loc loc = Loc::current()) const;
     bool is_pinned(Loc loc = Loc::current()) const;
-    /// Tells the allocator that the elements are used on a stream. Ops do so themselves; this is for work that is put on a
+    /// Tells the allocator that the elements are used on a stream. Ops do so themselves; call this for work that you put on a
     /// stream by hand.
     void record_stream(const class Stream& stream, Loc loc = Loc::current()) const;
-    /// Fresh tensors of this dtype, on this device.
+    /// Make new tensors of this dtype, on this device.
     Tensor new_empty(const Shape& shape, Loc loc = Loc::current()) const;
     Tensor new_zeros(const Shape& shape, Loc loc = Loc::current()) const;
     Tensor new_ones(const Shape& shape, Loc loc = Loc::current()) const;
     Tensor new_full(const Shape& shape, Scalar value, Loc loc = Loc::current()) const;
 
-    // Rearranged, picked and written elements: tapir/ops/indexing.h and tapir/ops/arrange.h.
+    // Ops that rearrange, pick and write elements: tapir/ops/indexing.h and tapir/ops/arrange.h.
     Tensor repeat(const Shape& times, Loc loc = Loc::current()) const;
     template <class... I>
         requires SizesOnly<I...>
@@ -401,35 +401,35 @@ class Tensor {
     Tensor masked_fill(const Tensor& mask, const Tensor& value, Loc loc = Loc::current()) const;
     Tensor masked_select(const Tensor& mask, Loc loc = Loc::current()) const;
     Tensor nonzero(Loc loc = Loc::current()) const;
-    /// This where the condition holds, else the other: tapir::where(condition, *this, other).
+    /// Picks this tensor's element where the condition holds, else the other's: tapir::where(condition, *this, other).
     Tensor where(const Tensor& condition, const Tensor& other, Loc loc = Loc::current()) const;
     Tensor where(const Tensor& condition, Scalar other, Loc loc = Loc::current()) const;
 
     // --- Gradients (autograd/) --------------------------------------------------------------------------------------
 
-    /// Marks it as a leaf whose gradient backward() collects. Floating dtypes only (DTypeError); TapeError on the result
+    /// Marks it as a leaf whose gradient backward() collects. Takes floating dtypes only (DTypeError); throws TapeError for the result
     /// of a recorded op.
     Tensor& requires_grad_(bool on = true, Loc loc = Loc::current());
-    /// A leaf with requires_grad_(), or recorded on a tape that is alive on this thread.
+    /// True for a leaf with requires_grad_(), and for a tensor recorded on a tape that is alive on this thread.
     bool requires_grad() const noexcept;
     bool is_leaf() const noexcept;
-    /// What backward() collected; undefined before that. A row-sparse gradient is made dense here.
+    /// Returns what backward() collected; undefined before that. A row-sparse gradient is made dense here.
     Tensor grad(Loc loc = Loc::current()) const;
     void set_grad(const Tensor& grad, Loc loc = Loc::current());
     /// Drops the gradient.
     void zero_grad();
-    /// Gradients of this scalar for every leaf it depends on, added to their grad(). Throws TapeError.
+    /// Adds the gradient of this scalar to the grad() of every leaf that it depends on. Throws TapeError.
     void backward(Loc loc = Loc::current()) const;
-    /// The same for a tensor of any shape, given the gradient of what follows it (of this shape).
+    /// Overload for a tensor of any shape; `gradient` is the gradient of what follows it and has this tensor's shape.
     void backward(const Tensor& gradient, Loc loc = Loc::current()) const;
-    /// The same elements, cut off from the tape: a constant, until a recorded op writes to them, after which it is to be detached anew.
+    /// Returns the same elements, cut off from the tape: a constant, until a recorded op writes to them. Then it must be detached anew.
     /// Shares storage.
     Tensor detach(Loc loc = Loc::current()) const;
-    /// Of the result of a recorded op: its gradient, with what hooks made of it, is added to its grad() by backward(), as a leaf's is.
-    /// Nothing changes for a leaf. Throws TapeError for a tensor that is neither.
+    /// Makes backward() add the gradient to grad() for the result of a recorded op, as it does for a leaf; hooks are applied first.
+    /// Does nothing for a leaf. Throws TapeError for a tensor that is neither.
     void retain_grad(Loc loc = Loc::current()) const;
-    /// Calls hook(gradient) when this tensor's gradient is complete, in backward() and gradient(). A tensor that it gives, if it
-    /// gives any, replaces the gradient (of another shape: ShapeError there, with the line of this call). Throws TapeError for a
+    /// Calls hook(gradient) when this tensor's gradient is complete, in backward() and gradient(). If the hook returns a tensor, that
+    /// replaces the gradient (another shape throws ShapeError there, with the line of this call). Throws TapeError for a
     /// tensor that is neither a leaf nor recorded.
     template <class Hook>
     RemovableHandle register_hook(Hook hook, Loc loc = Loc::current()) const {
@@ -445,20 +445,20 @@ class Tensor {
     // --- In place: write to the elements and raise the storage's version --------------------------------------------
 
 #endif
-    /// Copies from `source`, broadcast and converted.
+    /// Copies from `source`, which is broadcast and converted.
     Tensor& copy_(const Tensor& source, Loc loc = Loc::current());
 #ifndef TAPIR_RUNTIME_ONLY
     Tensor& fill_(Scalar value, Loc loc = Loc::current());
     Tensor& zero_(Loc loc = Loc::current());
-    /// Random numbers: uniform on [low, high), normal, 1 with probability p (else 0). Drawn from default_generator() unless one is
-    /// given; of floating dtypes, bernoulli_ of any (DTypeError).
+    /// Fill with random numbers: uniform on [low, high), normal, or 1 with probability p (else 0). They come from default_generator() if
+    /// none is given. Floating dtypes only, but bernoulli_ takes any (DTypeError).
     Tensor& uniform_(double low = 0, double high = 1, Loc loc = Loc::current());
     Tensor& uniform_(double low, double high, Generator& generator, Loc loc = Loc::current());
     Tensor& normal_(double mean = 0, double std = 1, Loc loc = Loc::current());
     Tensor& normal_(double mean, double std, Generator& generator, Loc loc = Loc::current());
     Tensor& bernoulli_(double p = 0.5, Loc loc = Loc::current());
     Tensor& bernoulli_(double p, Generator& generator, Loc loc = Loc::current());
-    /// What the functions of these names give, in the tensor itself; its shape and dtype stay (ShapeError, DTypeError).
+    /// Write the result of the functions of these names to the tensor itself; its shape and dtype stay (ShapeError, DTypeError).
     Tensor& masked_fill_(const Tensor& mask, Scalar value, Loc loc = Loc::current());
     Tensor& masked_fill_(const Tensor& mask, const Tensor& value, Loc loc = Loc::current());
     Tensor& scatter_(Dim dim, const Tensor& index, const Tensor& src, Loc loc = Loc::current());
@@ -492,13 +492,13 @@ class Tensor {
     Tensor name(const Tensor& b, const Tensor& c, Loc loc = Loc::current()) const; \
     Tensor& name##_(const Tensor& b, const Tensor& c, Loc loc = Loc::current());
 #include "tapir/core/elementwise_rows.inc"
-    /// Rounded "trunc" or "floor": tapir/ops/elementwise.h.
+    /// Divides and rounds as "trunc" or "floor": tapir/ops/elementwise.h.
     Tensor div(const Tensor& other, const char* rounding_mode, Loc loc = Loc::current()) const;
     Tensor div(Scalar other, const char* rounding_mode, Loc loc = Loc::current()) const;
     Tensor lerp(const Tensor& end, Scalar weight, Loc loc = Loc::current()) const;
     Tensor& lerp_(const Tensor& end, Scalar weight, Loc loc = Loc::current());
     Tensor clamp(const Tensor& min, const Tensor& max, Loc loc = Loc::current()) const;
-    /// clamp() by its other name.
+    /// The same as clamp().
     Tensor clip(double min = -__builtin_inf(), double max = __builtin_inf(), Loc loc = Loc::current()) const { return clamp(min, max, loc); }
     Tensor clip(const Tensor& min, const Tensor& max, Loc loc = Loc::current()) const { return clamp(min, max, loc); }
     Tensor& clip_(double min = -__builtin_inf(), double max = __builtin_inf(), Loc loc = Loc::current()) { return clamp_(min, max, loc); }
@@ -513,7 +513,7 @@ class Tensor {
     Tensor nan_to_num(double nan, double posinf, double neginf, Loc loc = Loc::current()) const;
 
     // --- Reductions and products ------------------------------------------------------------------------------------
-    // Without dims over all elements; see tapir/ops/reduce.h, tapir/ops/statistics.h and tapir/ops/matmul.h.
+    // Without dims they reduce all elements; see tapir/ops/reduce.h, tapir/ops/statistics.h and tapir/ops/matmul.h.
 
     Tensor sum(Loc loc = Loc::current()) const;
     Tensor sum(const Dims& dims, Flag keepdim = false, Loc loc = Loc::current()) const;
@@ -523,7 +523,7 @@ class Tensor {
     Tensor nanmean(const Dims& dims = {}, Flag keepdim = false, Loc loc = Loc::current()) const;
     Tensor amax(const Dims& dims = {}, Flag keepdim = false, Loc loc = Loc::current()) const;
     Tensor amin(const Dims& dims = {}, Flag keepdim = false, Loc loc = Loc::current()) const;
-    /// The extreme of all elements; along one dimension with the index of the first; maximum() and minimum() of two tensors.
+    /// Return the extreme of all elements; along one dimension also the index of the first; for two tensors maximum() and minimum().
     Tensor max(Loc loc = Loc::current()) const;
     Tensor min(Loc loc = Loc::current()) const;
     ValuesIndices max(Dim dim, Flag keepdim = false, Loc loc = Loc::current()) const;
@@ -542,7 +542,7 @@ class Tensor {
     Tensor var(Bool unbiased, Loc loc = Loc::current()) const {
         return var(Dims(), unbiased ? 1 : 0, false, loc);
     }
-    /// Beside `using namespace tapir` the way to write it: std(x) would name the namespace.
+    /// Needed with `using namespace tapir`, where std(x) would name the namespace.
     Tensor std(const Dims& dims = {}, int correction = 1, Flag keepdim = false, Loc loc = Loc::current()) const;
     template <class Bool>
         requires(std::is_same_v<Bool, bool>)
@@ -575,7 +575,7 @@ class Tensor {
     Tensor log_softmax(Dim dim, Loc loc = Loc::current()) const;
 
 #endif
-    // Of the two sections above, what Tapir::runtime has too.
+    // Methods of the two sections above that Tapir::runtime has too.
     bool allclose(const Tensor& other, double rtol = 1e-5, double atol = 1e-8, bool equal_nan = false, Loc loc = Loc::current()) const;
     bool equal(const Tensor& other, Loc loc = Loc::current()) const;
     Tensor argmax(Loc loc = Loc::current()) const;
@@ -618,7 +618,7 @@ class Tensor {
 };
 static_assert(sizeof(Tensor) == 8);
 
-/// How an op takes a tensor: with the line of the call, which the defaulted argument catches where a Tensor is
+/// Tensor argument of an op, together with the caller's line: the defaulted argument catches the line where a Tensor is
 /// converted. `In(x, loc)` passes a line on.
 struct In {
     In(const Tensor& t, Loc line = Loc::current()) noexcept : tensor(t), loc(line) {}  // NOLINT: implicit by design
@@ -628,7 +628,7 @@ struct In {
     TensorImpl* operator->() const noexcept { return tensor.impl(); }
 };
 
-/// One entry of an index; converts from integers, Slice, None, Ellipsis, and bool or integer tensors, which it holds.
+/// One entry of an index. Converts from integers, Slice, None, Ellipsis, and from bool or integer tensors, which it holds.
 struct Index {
     enum class Kind : std::uint8_t { integer, slice, none, ellipsis, tensor };
 
@@ -651,7 +651,7 @@ struct Index {
 /// x.numel()
 inline std::int64_t numel(In x) { return x.tensor.numel(x.loc); }
 
-/// A number handed to an in-place operator, with the line of the call.
+/// Number argument of an in-place operator, with the line of the call.
 struct NumberIn {
     template <class T>
         requires(std::is_arithmetic_v<T> && !std::is_same_v<T, char>)
@@ -681,7 +681,7 @@ std::ostream& operator<<(std::ostream& out, const Shape& shape);  ///< (2, 3)
 std::ostream& operator<<(std::ostream& out, DType dtype);         ///< float32
 std::ostream& operator<<(std::ostream& out, Device device);       ///< cpu
 
-/// How tensors are printed. As NumPy's set_printoptions, but 4 digits and 80 columns.
+/// Sets how tensors are printed. As NumPy's set_printoptions, but with 4 digits and 80 columns.
 struct PrintOptions {
     int precision = 4;              ///< digits after the point
     std::int64_t threshold = 1000;  ///< more elements than this are elided
@@ -689,10 +689,10 @@ struct PrintOptions {
     int line_width = 80;
     bool sci_mode = false;  ///< always use scientific notation
 };
-/// For the whole process. Throws ValueError for negative numbers.
+/// Sets them for the whole process. Throws ValueError for negative numbers.
 void set_print_options(const PrintOptions& options, Loc loc = Loc::current());
 PrintOptions print_options();
-/// Tensor::str() with other options.
+/// Like Tensor::str(), with other options.
 std::string to_string(const Tensor& tensor, const PrintOptions& options);
 
 }  // namespace tapir

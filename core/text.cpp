@@ -7,7 +7,7 @@ namespace {
 
 constexpr const char* kReplacement = "\xef\xbf\xbd";  // U+FFFD
 
-// The bytes of the UTF-8 character that this text begins with; 0: there is none (RFC 3629).
+// Returns the size of the UTF-8 character that this text begins with; 0 if there is none (RFC 3629).
 std::size_t character_size(std::string_view text) {
     const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
     const unsigned first = byte(0), second = byte(1);
@@ -20,7 +20,7 @@ std::size_t character_size(std::string_view text) {
     return is_too_long || is_no_number ? 0 : size;
 }
 
-// The text with what escape(c), of one byte each, gives in place of c: empty for c itself.
+// Replaces each one-byte character c by escape(c); an empty result keeps c.
 template <class Escape>
 std::string escaped(std::string_view text, const Escape& escape) {
     std::string out;

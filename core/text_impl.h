@@ -1,4 +1,4 @@
-// Texts for people and for files that others read, inside the library.
+// Texts for people and for files that other programs read, inside the library.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace tapir::detail {
 
-/// The unit that a person would give so many bytes in.
+/// The unit that a person would use for this many bytes.
 struct SizeUnit {
     const char* name;  // "MiB"
     double bytes;
@@ -15,11 +15,11 @@ struct SizeUnit {
 SizeUnit size_unit(double bytes) noexcept;
 /// "12 B", "3.1 MiB"
 std::string size_text(std::int64_t bytes);
-/// Each byte that is not part of a UTF-8 character becomes U+FFFD.
+/// Replaces each byte that is not part of a UTF-8 character by U+FFFD.
 std::string utf8_text(std::string_view text);
-/// What stands between the quotes of a JSON string. Each byte that is not part of a UTF-8 character becomes U+FFFD.
+/// Returns what stands between the quotes of a JSON string. Each byte that is not part of a UTF-8 character becomes U+FFFD.
 std::string json_text(std::string_view text);
-/// The same in XML, in attributes too. Control characters, which XML does not have, become U+FFFD.
+/// Escapes a text for XML, also for attributes. Control characters, which XML does not have, become U+FFFD.
 std::string xml_text(std::string_view text);
 
 }  // namespace tapir::detail

@@ -1,4 +1,4 @@
-// What a tensor's elements are like.
+// Summaries of a tensor's elements.
 #include "tapir/core/values_impl.h"
 
 #include <cmath>
@@ -65,7 +65,7 @@ std::string describe(const Tensor& x, const Values& v) {
 bool fits(Scalar value, DType dtype) noexcept {
     if (dtype == bool_ || value.kind() == Scalar::Kind::boolean) return true;
     const double number = value.as_double();
-    if (is_floating(dtype)) {  // what rounds to the largest number fits
+    if (is_floating(dtype)) {  // numbers that round to the largest one fit
         const auto real = static_cast<float>(number);
         const float rounded = dtype == float16 ? static_cast<float>(Half(real)) : dtype == bfloat16 ? static_cast<float>(BFloat16(real)) : real;
         return dtype == float64 || !std::isfinite(number) || std::isfinite(rounded);

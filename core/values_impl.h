@@ -1,4 +1,4 @@
-// What a tensor's elements are like, for messages.
+// Summaries of a tensor's elements, for messages.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct Values {
     std::int64_t finite() const noexcept { return numel - nan - inf; }
 };
 
-/// The largest finite number of a floating dtype.
+/// Returns the largest finite number of a floating dtype.
 double largest_of(DType dtype) noexcept;
 
 /// Reads every element.
@@ -23,15 +23,15 @@ Values values_of(const Tensor& x);
 /// "float32 (2, 3): min -1, max 2, mean 0.5, 2 zeros, 1 nan of 6 elements"
 std::string describe(const Tensor& x, const Values& values);
 
-/// Throws ValueError where `value`, which is to be an element of this dtype, does not fit into it: "full: 300 does not fit into
-/// uint8". Fractions are cut for integers. As in PyTorch a uint8 takes whole numbers from -255 on, which wrap around; infinity and
-/// nan are no integers.
+/// Throws ValueError if `value` does not fit into an element of this dtype: "full: 300 does not fit into
+/// uint8". Fractions are cut off for integers. As in PyTorch, uint8 takes whole numbers from -255 on, which wrap around; infinity and
+/// nan do not fit into integers.
 void check_fits(const char* op, Scalar value, DType dtype, const Loc& loc);
 
-/// Whether it does.
+/// True if the value fits, as check_fits() tests it.
 bool fits(Scalar value, DType dtype) noexcept;
 
-/// A word that the user chooses something by, as "floor"; throws ValueError for a null pointer.
+/// Returns a word that selects an option, such as "floor". Throws ValueError for a null pointer.
 std::string checked_word(const char* op, const char* word, const Loc& loc);
 
 }  // namespace tapir::detail

@@ -1,5 +1,5 @@
-// Adding at computed positions with the same result each time (DeterministicScope): the items are sorted by where they
-// go, and each place's are added up in their order, as on the CPU.
+// Adds at computed positions with the same result each time (DeterministicScope): the items are sorted by their
+// targets, and each target's are added in their order, as on the CPU.
 #include <cub/device/device_radix_sort.cuh>
 
 #include "tapir/cuda/allocator.h"
@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kThreads) number_kernel(u32 n, Keys keys, u64*
     item[i] = i;
 }
 
-// n items in the order of their keys; those of equal keys in their own order.
+// n items in the order of their keys; items with equal keys keep their order.
 struct SortedItems {
     u32 n;
     const u64* keys;
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads) add_elements_kernel(SortedItems sort
     x[key] = convert<T>(sum);
 }
 
-// The same for the elements of a region; `inner` of them belong to one position and follow each other.
+// Like add_elements_kernel, for the elements of a region; `inner` consecutive ones belong to one position.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     add_region_kernel(i64 n, SortedItems sorted, T* x, const T* other, i64 other_step, RegionPlaces places, i64 inner) {

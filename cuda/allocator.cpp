@@ -1,4 +1,4 @@
-// Device memory: a caching allocator in the order of streams.
+// Caches device memory in the order of streams.
 //
 // Note [Memory and streams]
 // Taking memory from CUDA stops the device, so what tensors give back is kept. A block belongs to the stream that it was
@@ -54,9 +54,9 @@ struct Block {
     Stream* stream;
     Block *before = nullptr, *after = nullptr;  // neighbours in the segment
     bool is_small = false;
-    std::vector<Stream*> other_streams{};  // that it was used on
-    int awaited = 0;                       // how many of them it waits for, given back
-    // Of blocks in use, for the report of who holds the memory.
+    std::vector<Stream*> other_streams{};  // the streams that used it
+    int awaited = 0;                       // how many of these a freed block waits for
+    // Origin of blocks in use, for the report of who holds the memory.
     const char* op = nullptr;
     Loc loc{};
     Block *used_before = nullptr, *used_after = nullptr;
@@ -76,7 +76,7 @@ std::string size_text(std::size_t bytes) {
 
 }  // namespace
 
-// For gdb: where each device's counters are.
+// For gdb: addresses of each device's counters.
 struct GdbDeviceMemory {
     const std::size_t *reserved, *live, *peak;
     const std::int64_t *allocations, *segments;
@@ -129,7 +129,7 @@ class DeviceMemory {
         cudaEvent_t event;
     };
     std::map<Stream*, std::deque<Waiting>> waiting_;  // by the stream of the event; these happen in order
-    std::size_t waits_ = 0;                           // how many there are of all streams
+    std::size_t waits_ = 0;                           // number of them on all streams
     std::vector<cudaEvent_t> spare_events_;
     Block* used_ = nullptr;  // a list
     std::size_t limit_ = SIZE_MAX;
@@ -145,7 +145,7 @@ class DeviceMemory {
     }
 };
 
-// The user's line: within an op's parts the one that called the op.
+// Returns the user's line: within an op's parts, the line of the op that was called.
 const Loc& user_line(const Loc& loc) {
     const bool is_part = detail::thread.op && (detail::thread.parts > 0 || loc.line() == 0);
     return is_part ? detail::thread.op_loc : detail::caller(loc);
@@ -158,7 +158,7 @@ Block* DeviceMemory::allocate(std::size_t wanted, const Loc& loc) {
     if (waits_ > 0) reclaim(/*wait=*/false);
     Block* block = find(bytes, stream);
     if (!block) block = new_segment(bytes, stream);
-    if (!block) {  // what waits for other streams, and what is kept in pieces
+    if (!block) {  // tries blocks that wait for other streams, and memory kept in pieces
         reclaim(/*wait=*/true);
         empty_bins();
         block = find(bytes, stream);
@@ -209,7 +209,7 @@ Block* DeviceMemory::find_in(std::set<Block*, BySize>& blocks, std::size_t bytes
     return cut(block, bytes);
 }
 
-// Gives what is left of a larger block back.
+// Gives the rest of a larger block back.
 Block* DeviceMemory::cut(Block* block, std::size_t bytes) {
     const std::size_t rest = block->bytes - bytes;
     if (rest < (block->is_small ? kUnit : kSmall + 1)) return block;
@@ -225,7 +225,7 @@ Block* DeviceMemory::cut(Block* block, std::size_t bytes) {
 Block* DeviceMemory::new_segment(std::size_t bytes, Stream* stream) {
     const std::size_t size = !caching() ? bytes : bytes <= kSmall ? kSmallSegment : bytes <= kMedium ? kMediumSegment : rounded(bytes, kSmallSegment);
     if (size > limit_ || reserved_ > limit_ - size) {
-        // The limit may leave room for what is wanted, if not for a whole segment.
+        // The limit may leave room for this block, though not for a whole segment.
         if (!caching() || bytes > limit_ || reserved_ > limit_ - bytes) return nullptr;
     }
     std::size_t take = size > limit_ || reserved_ > limit_ - size ? bytes : size;
@@ -282,7 +282,7 @@ void DeviceMemory::free(Block* block) noexcept {
     if (block->awaited == 0) keep(block);
 }
 
-// An event for what is on the stream now. Null for a stream of another device, whose copies this device's streams wait for,
+// Returns an event for what is on the stream now. Null for a stream of another device, whose copies this device's streams wait for,
 // and after a fatal error, when nothing runs any more.
 cudaEvent_t DeviceMemory::mark(Stream* stream) noexcept {
     cudaEvent_t event = nullptr;
@@ -298,7 +298,7 @@ cudaEvent_t DeviceMemory::mark(Stream* stream) noexcept {
     return nullptr;
 }
 
-// Takes in the blocks whose other streams are through with them.
+// Takes in the blocks that other streams have finished using.
 void DeviceMemory::reclaim(bool wait) {
     for (auto& [stream, waiting] : waiting_) {
         if (wait && !waiting.empty()) cudaEventSynchronize(waiting.back().event);
@@ -312,7 +312,7 @@ void DeviceMemory::reclaim(bool wait) {
     }
 }
 
-// Takes a block in that nothing uses any more.
+// Takes in a block that nothing uses any more.
 void DeviceMemory::keep(Block* block) {
     if (!caching()) {
         cudaFree(block->data);
@@ -325,7 +325,7 @@ void DeviceMemory::keep(Block* block) {
     }
 }
 
-// Makes a block findable, joined with its free neighbours.
+// Makes a block findable and joins it with its free neighbours.
 void DeviceMemory::insert(Block* block) {
     join_with(block, block->before);
     join_with(block, block->after);
@@ -399,7 +399,7 @@ void DeviceMemory::reset_peak() {
     peak_ = live_;
 }
 
-// The lines of the program that hold the most.
+// Returns the lines of the program that hold the most.
 std::string DeviceMemory::holders() const {
     struct Line {
         std::size_t bytes = 0, blocks = 0;
@@ -467,7 +467,7 @@ void allocate(Storage& storage, const Loc& loc) {
 
 void used_here(Storage& storage) {
     gpu::Stream* stream = &current();
-    if (is_capturing()) return;  // who runs what was captured sees to it
+    if (is_capturing()) return;  // the one who runs the captured work does it
     if (storage.stream == stream || !storage.stream) return;
     memory_of(storage.device.index).used_on(static_cast<Block*>(storage.context), stream);
 }

@@ -1,4 +1,4 @@
-// Device memory: a caching allocator in the order of streams.
+// Caches device memory in the order of streams.
 #pragma once
 
 #include "tapir/core/storage.h"
@@ -6,7 +6,7 @@
 
 namespace tapir::gpu {
 
-/// Memory that a kernel needs while it runs, on the current stream; given back in stream order.
+/// Temporary memory of a kernel, on the current stream; given back in stream order.
 class Scratch {
  public:
     explicit Scratch(std::size_t bytes);

@@ -1,9 +1,9 @@
 // Batch normalisation: each channel of an array (outer, channels, inner) to mean 0 and variance 1.
 //
-// Two steps, forwards as backwards: a few numbers about each channel (ChannelOp), then every element by these (ChannelMap).
-// With inner > 1 a channel is made of planes: a block goes over those of one channel, or over a part of them. With inner 1
-// (channels last) neighbouring threads have neighbouring channels, and each goes down some rows. What several blocks found out
-// about a channel is merged by another kernel in an order that the sizes alone fix, so that results repeat to the bit.
+// Two steps, forwards and backwards: a few numbers about each channel (ChannelOp), then every element by these (ChannelMap).
+// With inner > 1 a channel consists of planes: a block processes those of one channel, or a part of them. With inner 1
+// (channels last) neighbouring threads have neighbouring channels, and each goes down some rows. Another kernel merges the results of
+// several blocks for a channel, in an order that depends only on the sizes, so that results repeat to the bit.
 #include <algorithm>
 
 #include "tapir/cuda/allocator.h"
@@ -33,7 +33,7 @@ __device__ __forceinline__ void set_channel_value(const ChannelArray& array, i64
     if (array.data) store_as(array.data, array.dtype, channel * array.stride, value);
 }
 
-// --- What is to know of a channel --------------------------------------------------------------------------------------------
+// --- Numbers about a channel -------------------------------------------------------------------------------------------------
 //
 // A thread takes its elements in chunks of a few that are in registers.
 
@@ -43,7 +43,7 @@ struct Chunk {
     C seen, total;  // elements before it, and with it
 };
 
-/// Mean and variance. Sums of x^2 would lose all digits where the mean is large: a chunk's mean and distances come from two
+/// Mean and variance. Sums of x^2 would lose all digits if the mean is large. So a chunk's mean and distances come from two
 /// passes over it, and chunks, threads and blocks are merged as by Chan, Golub & LeVeque 1983.
 template <class Type>
 struct ChannelMoments {
@@ -51,7 +51,7 @@ struct ChannelMoments {
     using C = Computed<T>;
     static constexpr int operands = 1;
     struct State {
-        C count, mean, squares;  // squares: of the distances from the mean, added up
+        C count, mean, squares;  // squares: summed squares of the distances from the mean
     };
     struct Own {};
 
@@ -93,7 +93,7 @@ struct ChannelMoments {
     }
 };
 
-/// The gradients of weight and bias, and what that of x is made of; in: x, grad. With n = (x - mean) rstd and the sums over a
+/// The gradients of weight and bias, and the terms of x's gradient; in: x, grad. With n = (x - mean) rstd and the sums over a
 /// channel: grad_x = weight rstd (grad - mean(grad) - n mean(grad n)) = grad factor + (x - mean) slope + offset.
 template <class Type>
 struct ChannelGradients {
@@ -137,8 +137,8 @@ struct ChannelGradients {
     }
 };
 
-/// Merges what the threads of one threadIdx.x % across know into those with threadIdx.x < across. kThreads at most, and as
-/// many for each as a power of two.
+/// Merges the states of the threads with equal threadIdx.x % across into those with threadIdx.x < across. At most kThreads threads;
+/// the number for each is a power of two.
 template <int V, class Op>
 __device__ __forceinline__ void merge_down(const Op& op, typename Op::State (&mine)[V], unsigned across) {
     __shared__ typename Op::State given[kThreads / 2][V];
@@ -157,22 +157,22 @@ __device__ __forceinline__ void merge_down(const Op& op, typename Op::State (&mi
     }
 }
 
-// What a block knows of a channel: the end of it where there are no other parts (of_parts is null).
+// Delivers a block's state of a channel: finishes the channel if there are no other parts (of_parts is null).
 template <class Op>
 __device__ __forceinline__ void give(const Op& op, i64 channel, const typename Op::State& state, typename Op::State* of_parts) {
     if (!of_parts) return op.finish(channel, state);
     of_parts[blockIdx.y * op.channels + channel] = state;
 }
 
-/// Packs that a thread has in flight, so that 16 elements or 64 bytes come at once.
+/// Packs that a thread has in flight, so that it loads 16 elements or 64 bytes at once.
 template <class Op, int V>
 constexpr int packs_at_once() {
     constexpr int packs = 16 / V / Op::operands;
     return packs > 4 ? 4 : packs < 1 ? 1 : packs;
 }
 
-/// Block (x, y): part y of the planes of channel x, in packs; a plane has `packs`, of the channel's outer * packs a part has
-/// `part`. Threads step by blockDim.x packs, which is step_outer planes and step_inner packs.
+/// Block (x, y): part y of the planes of channel x, in packs. A plane has `packs`; a part has `part` of the channel's outer * packs.
+/// Threads step by blockDim.x packs, which is step_outer planes and step_inner packs.
 template <class Op, int V>
 __global__ void __launch_bounds__(kThreads)
     reduce_planes(Op op, i64 outer, i64 packs, i64 part, i64 step_outer, i64 step_inner, typename Op::State* of_parts) {
@@ -281,7 +281,7 @@ __global__ void __launch_bounds__(kThreads) merge_parts(Op op, int parts, const 
     if (threadIdx.x < 32 && channel < op.channels) op.finish(channel, mine[0]);
 }
 
-/// With statistics that are there.
+/// Uses given statistics.
 template <class C>
 __global__ void __launch_bounds__(kThreads) take_running(ChannelArray running_mean, ChannelArray running_var, i64 channels, C eps, C* stats) {
     const i64 channel = global_index();
@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(kThreads) take_running(ChannelArray running_me
 
 // --- Every element -----------------------------------------------------------------------------------------------------------
 
-/// (x - shift) * scale + offset. Without a mean it is the gradient of x where the statistics do not depend on it.
+/// (x - shift) * scale + offset. Without a mean it is the gradient of x if the statistics do not depend on it.
 template <class Type>
 struct Normalize {
     using T = Type;
@@ -411,7 +411,7 @@ __global__ void __launch_bounds__(kThreads) map_rows(Map map, i64 rows, i64 part
 
 // --- Launching ---------------------------------------------------------------------------------------------------------------
 
-// How many parts, and how long each: so many that the device is full, and each keeps its threads busy for a while.
+// Number and length of the parts: enough to fill the device, and long enough to keep each part's threads busy for a while.
 struct Parts {
     i64 count, size;
     Parts(i64 total, i64 least, i64 side_by_side, int blocks_of_multiprocessor) {
@@ -422,7 +422,7 @@ struct Parts {
     }
 };
 
-// reduce(parts, of_parts), and another launch where there are several parts.
+// Calls reduce(parts, of_parts), and makes another launch if there are several parts.
 template <class Op, class Reduce>
 void in_parts(const Op& op, const Parts& parts, const Reduce& reduce) {
     if (parts.count == 1) return reduce(nullptr);
@@ -463,7 +463,7 @@ void map_in_packs(const Map& map, const Layout& l) {
         const dim3 grid(groups, static_cast<unsigned>(parts.count));
         return launch(map_rows<Map, V>, grid, kThreads, map, l.outer, parts.size, across);
     }
-    // As many whole planes at a time as a launch counts packs, or a part of one.
+    // Launches as many whole planes at a time as a launch counts packs, or a part of one.
     const i64 packs = l.inner / V, planes = l.outer * l.channels, most = kMostPositions / 2;
     const i64 planes_at_once = std::clamp<i64>(most / packs, 1, planes);
     for (i64 plane = 0; plane < planes; plane += planes_at_once) {

@@ -1,7 +1,7 @@
 // Captured work: CUDA Graphs and the memory that they use. See core/capture_impl.h.
 //
-// A capture has a stream of its own, since the default stream cannot be captured and others may be given work by other threads meanwhile.
-// It is of the thread-local mode: what other threads do has nothing to do with it.
+// A capture uses its own stream, because the default stream cannot be captured and other threads may use the others meanwhile.
+// It has the thread-local mode: work of other threads does not affect it.
 #include "tapir/cuda/capture.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ constexpr std::size_t kLeastChunk = std::size_t{64} << 10, kLargeChunk = std::si
 
 std::size_t rounded(std::size_t bytes) { return (std::max<std::size_t>(bytes, 1) + kUnit - 1) / kUnit * kUnit; }
 
-// Streams that captures take turns on; never destroyed.
+// Streams that captures use in turn; never destroyed.
 struct CaptureStreams {
     std::mutex mutex;
     std::vector<Stream*> spare[kMaxDevices];
@@ -53,7 +53,7 @@ CaptureStreams& capture_streams() {
     return streams;
 }
 
-// Calls that a capture would not allow the thread, and that have nothing to do with it.
+// While it lives, the thread may make calls that a capture would forbid, and that are not part of it.
 class RelaxedScope {
  public:
     RelaxedScope() { cudaThreadExchangeStreamCaptureMode(&mode_); }
@@ -72,7 +72,7 @@ namespace tapir::device_api {
 
 using namespace gpu;
 
-// Pieces of chunks, each of which is a block of the caching allocator. One thread at a time uses it.
+// Pieces of chunks; each chunk is a block of the caching allocator. Only one thread at a time may use it.
 class CapturePool : public std::enable_shared_from_this<CapturePool> {
  public:
     explicit CapturePool(Device device) : device_(device) {}
@@ -86,12 +86,12 @@ class CapturePool : public std::enable_shared_from_this<CapturePool> {
 
     Device device() const noexcept { return device_; }
     std::size_t bytes() const noexcept { return bytes_; }
-    std::vector<int> faults;       // slots of what is captured now
+    std::vector<int> faults;       // slots of the current capture
     gpu::Stream* outer = nullptr;  // the current stream when the capture began
 
     void take(Storage& storage, const Loc& loc);
     void give_back(std::size_t chunk, std::size_t begin, std::size_t bytes);
-    // The thread's current stream uses the chunks.
+    // Notes that the thread's current stream uses the chunks.
     void used_here() {
         for (const auto& chunk : chunks_) device_api::used_here(*chunk);
     }
@@ -111,7 +111,7 @@ class CapturePool : public std::enable_shared_from_this<CapturePool> {
 
 namespace {
 
-// What a storage of the pool holds on to.
+// What a storage of the pool keeps alive.
 struct Held {
     std::shared_ptr<CapturePool> pool;
     std::size_t chunk, begin, bytes;
@@ -140,7 +140,7 @@ void CapturePool::take(Storage& storage, const Loc& loc) {
         piece = best();
     }
     storage.data = chunks_[piece->chunk]->data + piece->begin;
-    storage.stream = nullptr;  // who runs what was captured sees to the order of streams
+    storage.stream = nullptr;  // the one who runs the captured work orders the streams
     storage.context = new Held{shared_from_this(), piece->chunk, piece->begin, bytes};
     storage.release = release_captured;
     piece->begin += bytes;
@@ -168,7 +168,7 @@ void CapturePool::grow(std::size_t bytes, const Loc& loc) {
     auto chunk = std::make_unique<Storage>();
     chunk->nbytes = std::max(bytes, rounded(std::clamp(bytes_, kLeastChunk, kLargeChunk)));
     chunk->device = device_;
-    // As memory of the stream that the work will run on, by the allocator as it always is.
+    // Allocates as usual, as memory of the stream that the work will run on.
     CapturePool* const own = std::exchange(capturing_into, nullptr);
     gpu::Stream* const stream = exchange_current(device_.index, outer);
     const auto put_back = [&] {
@@ -251,7 +251,7 @@ CaptureScope::CaptureScope(const std::shared_ptr<CapturePool>& pool) {
 
 namespace {
 
-// The thread is as before. Null: it cannot be had.
+// Ends the capture and restores the thread. Returns null if there is no graph.
 cudaGraph_t end_capture(CapturePool& pool, gpu::Stream* stream) noexcept {
     capturing_into = nullptr;
     exchange_current(pool.device().index, pool.outer);

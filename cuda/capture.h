@@ -1,4 +1,4 @@
-// What the rest of cuda/ asks about captures (core/capture_impl.h).
+// Capture functions for the rest of cuda/ (core/capture_impl.h).
 #pragma once
 
 #include <vector>
@@ -8,19 +8,19 @@
 
 namespace tapir::gpu {
 
-/// The pool that the thread's allocations come from, as it captures; null: it does not.
+/// The pool that a capturing thread allocates from; null if the thread does not capture.
 extern constinit thread_local device_api::CapturePool* capturing_into;
 inline bool is_capturing() noexcept { return capturing_into != nullptr; }
-/// As device_api::allocate, from the pool.
+/// Like device_api::allocate, but takes the memory from the pool.
 void allocate_captured(Storage& storage, const Loc& loc);
 
-/// Slots that the ops captured so far report faults to: numbers, of the device's kept ones.
+/// Returns the numbers of the kept slots of the device to which the ops captured so far report faults.
 std::vector<int>& captured_faults() noexcept;
-/// The work with these slots was put on the stream. (context.cpp)
+/// Notes that the work with these slots was put on the stream. (context.cpp)
 void kept_slots_run(Stream& stream, const std::vector<int>& slots);
 void give_kept_slots_back(int device, const std::vector<int>& slots) noexcept;
 
-/// The thread's current stream of a device becomes another one; gives the one before. (context.cpp)
+/// Replaces the thread's current stream of a device; returns the previous one. (context.cpp)
 Stream* exchange_current(int device, Stream* stream) noexcept;
 
 }  // namespace tapir::gpu

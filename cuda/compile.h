@@ -1,4 +1,4 @@
-// Kernels that are compiled while the program runs, by NVRTC.
+// Compiles kernels while the program runs, by NVRTC.
 #pragma once
 
 #include <string>
@@ -7,12 +7,12 @@
 
 namespace tapir::gpu {
 
-/// The headers that such a kernel can include, as text: their names and what they hold.
+/// Returns the headers that such a kernel can include: their names and texts.
 const std::vector<std::pair<const char*, const char*>>& kernel_headers();
-/// The options that it is compiled with, but for the architecture.
+/// The compiler options, without the architecture.
 inline constexpr const char* kKernelOptions[] = {"--std=c++20", "-DTAPIR_IN_FUSED_KERNEL=1"};
 
-/// The device code of the source for an architecture ("sm_90"), or an empty string and what the compiler said.
+/// Returns the device code of the source for an architecture ("sm_90"). If that fails, returns "" and the compiler's messages in `log`.
 std::string compile_kernel(const std::string& source, const std::string& architecture, std::string& log);
 
 }  // namespace tapir::gpu

@@ -1,4 +1,4 @@
-// Devices, streams, events, copies, and what becomes of errors. See context.h.
+// Devices, streams, events, copies, and the handling of errors. See context.h.
 #include "tapir/cuda/context.h"
 
 #include <nvtx3/nvToolsExt.h>
@@ -25,7 +25,7 @@ namespace {
 constexpr int kFaultSlots = 1024;
 
 struct ThreadState {
-    int device = -1;  // that the runtime has been told of
+    int device = -1;  // last device that the runtime was told of
     Stream* current[kMaxDevices] = {};
 };
 constinit thread_local ThreadState here;
@@ -35,14 +35,14 @@ struct Fault {  // what a slot stands for
     Loc loc;
     Stream* stream;                // null: the slot is free
     const ThreadState* launching;  // the thread that may launch more kernels which report there; null: all are launched
-    std::uint32_t given;           // then: ops that the stream had been given with the last of them
+    std::uint32_t given;           // if null: number of ops that the stream had been given, including the last of them
     bool is_index;
     const char* text;
     int dim;
     Shape shape;
 };
 struct KeptFault : Fault {       // of captured work: stream is null while it does not run
-    bool is_given_back = false;  // as soon as it has run
+    bool is_given_back = false;  // it is given back as soon as it has run
 };
 
 // Made at first use and never destroyed: tensors may outlive every static object.
@@ -51,7 +51,7 @@ struct DeviceState {
     Stream streams[1 + kSideStreams];
     std::atomic<int> next_side{0};
     int multiprocessors = 1;
-    bool reads_pageable = false;  // host memory that is not page-locked is read where it is, when the copy's turn comes
+    bool reads_pageable = false;  // pageable host memory is read in place, when the copy's turn comes
     std::mutex faults_mutex;
     FaultSlot* slots = nullptr;  // page-locked; behind them as many of captured work
     std::vector<KeptFault> kept;
@@ -65,7 +65,7 @@ struct Runtime {
     DeviceState* devices = nullptr;
 };
 
-// In a child of a process that had begun to use CUDA: no call works there.
+// True in a child of a process that had begun to use CUDA: no call works there.
 constinit bool is_forked = false;
 
 Runtime probe() {
@@ -133,7 +133,7 @@ void select_device(int device) {
     here.device = device;
 }
 
-// Runs calls on another device than the selected one.
+// While it lives, calls go to another device than the selected one.
 class DeviceGuard {
  public:
     explicit DeviceGuard(int device) : previous_(here.device) { select_device(device); }
@@ -149,7 +149,7 @@ class DeviceGuard {
 
 // --- Errors that come late -----------------------------------------------------------------------------------------------
 
-// Whether it is about what a kernel did, not about the call that returned it.
+// True if the error is about a kernel, not about the call that returned it.
 bool is_late(cudaError_t error) {
     switch (static_cast<int>(error)) {
         case 214:               // uncorrectable memory error
@@ -166,7 +166,7 @@ bool is_late(cudaError_t error) {
     }
 }
 
-// "log at tree.cpp:3, exp at tree.cpp:4 (7 times) and 12 more", of the ops [begin, end); with of(i) as a pair of name and line.
+// Returns "log at tree.cpp:3, exp at tree.cpp:4 (7 times) and 12 more" for ops [begin, end); of(i) is a pair of name and line.
 template <class Of>
 std::string list_ops(std::uint32_t begin, std::uint32_t end, const Of& of) {
     constexpr std::size_t most = 8;
@@ -191,7 +191,7 @@ std::string list_ops(std::uint32_t begin, std::uint32_t end, const Of& of) {
     return more == 0 ? list : list + fmt::format(" and {} more", more);
 }
 
-// Throws what a slot says that was written to.
+// Throws the error of a slot that was written to.
 [[noreturn]] void fail_fault(const Fault& fault, const FaultSlot& slot, const std::string& more) {
     const detail::OwnLines own;  // whoever is waiting
     if (!fault.is_index) {
@@ -202,9 +202,9 @@ std::string list_ops(std::uint32_t begin, std::uint32_t end, const Of& of) {
                      more);
 }
 
-// Frees the slots of the first `given` ops of a stream, which are done, and throws what the first of these says that was
-// written to. Other slots belong to ops that may still run. The thread's own op, which has more to launch, keeps its slot,
-// but in sync mode what it has launched is done: what that wrote is thrown as well.
+// Frees the slots of the first `given` ops of a stream, which are done, and throws the error of the first of these that was
+// written to. Other slots belong to ops that may still run. The thread's own op, which has more to launch, keeps its slot.
+// But in sync mode its launches so far are done: their errors are thrown as well.
 void check_faults(Stream& stream, std::uint32_t given) {
     DeviceState& state = device_state(stream.device);
     const std::lock_guard lock(state.faults_mutex);
@@ -251,7 +251,7 @@ void check_faults(Stream& stream, std::uint32_t given) {
     fail_fault(found[0].first, found[0].second, more);
 }
 
-// Names the ops that the error can belong to.
+// Throws an error that names the ops that it can belong to.
 [[noreturn]] void fail_late(Stream& stream, cudaError_t error) {
     const detail::OwnLines own;  // whoever is waiting
     const std::uint32_t end = stream.given.load(), begin = stream.in_order.load();
@@ -265,7 +265,7 @@ void check_faults(Stream& stream, std::uint32_t given) {
                       cudaGetErrorString(error), others);
 }
 
-// After waiting for the first `given` ops of a stream.
+// Called after waiting for the first `given` ops of a stream.
 void finish(Stream& stream, std::uint32_t given, cudaError_t error) {
     if (error != cudaSuccess) fail_late(stream, error);
     if (static_cast<std::int32_t>(given - stream.in_order.load()) > 0) stream.in_order.store(given);
@@ -324,7 +324,7 @@ void copy_bytes(void* to, const void* from, std::size_t bytes) {
 
 namespace {
 
-// A program may end without a call that would have thrown what a kernel found.
+// Reports what a kernel found if the program ends without a call that would have thrown it.
 void tell_at_exit() {
     if (is_forked) return;
     for (int device = 0; device < runtime().count; ++device) {
@@ -340,7 +340,7 @@ void tell_at_exit() {
     }
 }
 
-// A slot that is the captured work's own.
+// Takes a slot that belongs to captured work.
 FaultSlot* take_kept_slot(DeviceState& state, bool is_index, const char* text, int dim, const Shape& shape) {
     const std::lock_guard lock(state.faults_mutex);
     if (!state.slots || (state.spare_kept.empty() && state.kept.size() == kFaultSlots)) device_api::refuse_capture();
@@ -377,7 +377,7 @@ FaultSlot* take_slot(Stream& stream, bool is_index, const char* text, int dim, c
                 return &slot;
             }
         }
-        // All are in use: those of streams that get done become free.
+        // All slots are in use: waiting for streams frees theirs.
         for (Stream& other : state.streams) {
             if (other.faults_pending) wait_for(other);
         }
@@ -449,7 +449,7 @@ void select(Device device) { select_device(device.index); }
 
 namespace {
 
-// Lets copies between two devices go from one to the other without the host, where the machine can.
+// Enables direct copies between two devices, without the host, if the machine can.
 void enable_peer_access(int a, int b) {
     static std::once_flag enabled[kMaxDevices][kMaxDevices];
     std::call_once(enabled[std::min(a, b)][std::max(a, b)], [&] {
@@ -457,7 +457,7 @@ void enable_peer_access(int a, int b) {
             const DeviceGuard guard(device);
             int can = 0;
             TAPIR_CUDA_CHECK(cudaDeviceCanAccessPeer(&can, device, peer));
-            // Other code may have enabled it, or for too many devices: copies work all the same.
+            // Other code may have enabled it, or for too many devices: copies work in any case.
             if (can && cudaDeviceEnablePeerAccess(peer, 0) != cudaSuccess) static_cast<void>(cudaGetLastError());
         }
     });
@@ -479,7 +479,7 @@ void copy(void* to, Device to_device, const void* from, Device from_device, std:
     detail::CopyTold told(to_device, from_device, bytes);
     if (to_device.type == DeviceType::cuda && from_device.type == DeviceType::cuda && to_device != from_device) {
         enable_peer_access(to_device.index, from_device.index);
-        // On the target's stream, between what the source's stream holds now and what it gets next.
+        // Runs on the target's stream, between the present and the later work of the source's stream.
         here.current[from_device.index] = here.current[from_device.index] ? here.current[from_device.index] : device_state(from_device.index).streams;
         gpu::Stream& source = *here.current[from_device.index];
         order_after(&stream, &source);
@@ -578,7 +578,7 @@ struct ThreadEvents {
 void order_after(void* stream, void* other) {
     if (stream == other) return;
     refuse_capture();
-    // One event a thread and device is enough: waiting for it means waiting for what it marks now.
+    // One event for each thread and device is enough: a wait applies to what the event marks now.
     gpu::Stream &later = stream_of(stream), &earlier = stream_of(other);
     cudaEvent_t& event = thread_own<ThreadEvents>().of[earlier.device];
     const DeviceGuard guard(earlier.device);
@@ -595,7 +595,7 @@ struct EventState {
     cudaEvent_t handle;
     gpu::Stream* stream;  // it was recorded on last
     int device;
-    std::uint32_t given;  // how many ops that stream had been given
+    std::uint32_t given;  // number of ops that the stream had been given
 };
 EventState& event_of(void* event) { return *static_cast<EventState*>(event); }
 }  // namespace

@@ -1,6 +1,6 @@
-// Convolutions through cuDNN, by its older interface of descriptors and numbered algorithms.
+// Convolutions by cuDNN, through its older interface of descriptors and numbered algorithms.
 //
-// What it needs to know of a convolution (descriptors, the algorithms in the order of its heuristics) is made once for
+// The data that cuDNN needs for a convolution (descriptors, the algorithms in the order of its heuristics) is made once for
 // each set of sizes, layout and type, and kept for the thread. Its convolutions have two or three spatial dimensions:
 // with one, a row is an image of height 1.
 #include <cudnn.h>
@@ -25,13 +25,13 @@ namespace {
 
 using std::int64_t;
 
-constexpr std::size_t kUsualWorkspace = std::size_t{512} << 20;  // an algorithm that needs more comes after all others
-constexpr int64_t kMost = (int64_t{1} << 31) - 1;                // of anything that cuDNN counts, elements too
+constexpr std::size_t kUsualWorkspace = std::size_t{512} << 20;  // algorithms that need more come after all others
+constexpr int64_t kMost = (int64_t{1} << 31) - 1;                // the most of anything that cuDNN counts, elements too
 
 const char* op_name() { return detail::thread.op ? detail::thread.op : "convolution"; }
 
 [[noreturn]] void fail_cudnn(cudnnStatus_t status, const char* call) {
-    // A kernel that went wrong before is first heard of wherever CUDA is called next.
+    // An earlier kernel's error is reported by whichever CUDA call comes next.
     if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) fail_cuda(error, call);
     const Loc loc = detail::thread.op_loc;
     const bool is_memory =
@@ -68,11 +68,11 @@ using ActivationDesc = Owned<cudnnActivationDescriptor_t, cudnnCreateActivationD
 
 struct Handles {
     cudnnHandle_t of[kMaxDevices];
-    Stream* stream[kMaxDevices];  // that calls go to
+    Stream* stream[kMaxDevices];  // the stream that calls go to
     bool made[kMaxDevices];
 };
 
-// The thread's, set to the current stream.
+// Returns the thread's handle, set to the current stream.
 cudnnHandle_t handle() {
     auto& handles = thread_own<Handles>();
     const int device = selected_device();
@@ -89,7 +89,7 @@ cudnnHandle_t handle() {
 
 // --- Plans ---------------------------------------------------------------------------------------------------------------
 
-// Everything that the choice of an algorithm depends on. No gaps: compared and hashed as bytes.
+// Everything that the choice of an algorithm depends on. Has no gaps, because it is compared and hashed as bytes.
 struct Key {
     Convolution conv;
     ConvPart part;
@@ -108,10 +108,10 @@ struct Plan {
     FilterDesc w;
     ConvDesc conv;
     ActivationDesc identity;
-    std::vector<Algorithm> algorithms;  // the best first; those that turn out not to work are taken away
+    std::vector<Algorithm> algorithms;  // the best first; those that fail are removed
     bool fuses_bias = true;             // until cuDNN says that it does not
 };
-constexpr std::size_t kMostPlans = 1024;  // of a thread: then it begins anew
+constexpr std::size_t kMostPlans = 1024;  // for each thread: then it begins anew
 
 cudnnDataType_t data_type(DType dtype) {
     switch (dtype) {
@@ -161,7 +161,7 @@ void set_convolution(const ConvDesc& desc, const Convolution& c, DType dtype) {
         stride[d] = to_int(c.stride[3 - dims + d]);
         dilation[d] = to_int(c.dilation[3 - dims + d]);
     }
-    // 16 bits are summed in float32.
+    // 16-bit types are summed in float32.
     const cudnnDataType_t computed = dtype == float64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
     check(cudnnSetConvolutionNdDescriptor(desc.get(), dims, padding, stride, dilation, CUDNN_CROSS_CORRELATION, computed),
           "cudnnSetConvolutionNdDescriptor");
@@ -270,19 +270,19 @@ Plan& plan_of(const ConvolutionArgs& a) {
 
 // --- Running -------------------------------------------------------------------------------------------------------------
 
-// y = conv(x, w) + bias in one call. False, and nothing done, where cuDNN does not do that.
+// Computes y = conv(x, w) + bias in one call. Returns false, without effect, if cuDNN cannot do that.
 bool run_with_bias(const ConvolutionArgs& a, Plan& plan, const Algorithm& algorithm, void* workspace, const void* one, const void* zero) {
-    // Without a nonlinearity there is one algorithm that does.
+    // Without a nonlinearity only one algorithm can.
     if (!plan.fuses_bias || algorithm.number != CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM) return false;
     const auto algo = static_cast<cudnnConvolutionFwdAlgo_t>(algorithm.number);
     const cudnnStatus_t status = cudnnConvolutionBiasActivationForward(handle(), one, plan.x.get(), a.a, plan.w.get(), a.b, plan.conv.get(), algo,
                                                                        workspace, algorithm.workspace, zero, plan.y.get(), a.out, plan.bias.get(),
                                                                        a.bias, plan.identity.get(), plan.y.get(), a.out);
-    plan.fuses_bias = status == CUDNN_STATUS_SUCCESS;  // what else is wrong, the call without a bias says too
+    plan.fuses_bias = status == CUDNN_STATUS_SUCCESS;  // the call without a bias reports other errors, too
     return plan.fuses_bias;
 }
 
-// out (batch, out_channels, spatial...) += bias.
+// Adds the bias: out (batch, out_channels, spatial...) += bias.
 void add_bias(const ConvolutionArgs& a) {
     const Convolution& c = a.conv;
     const int64_t sizes[] = {c.batch, c.out_channels, c.out_volume()};
@@ -332,7 +332,7 @@ cudnnStatus_t run(const ConvolutionArgs& a, Plan& plan, const Algorithm& algorit
 
 bool with_cudnn(const ConvolutionArgs& a, bool accumulate) {
     Plan& plan = plan_of(a);
-    // What the heuristics propose is sometimes refused when it is to run.
+    // Algorithms that the heuristics propose are sometimes refused when they are to run.
     while (!plan.algorithms.empty()) {
         bool has_bias = false;
         const cudnnStatus_t status = run(a, plan, plan.algorithms.front(), accumulate, has_bias);
@@ -355,7 +355,7 @@ int64_t largest_tensor(const Convolution& c) { return c.batch * std::max(c.in_ch
 bool in_parts(const ConvolutionArgs& a, bool accumulate) {
     const Convolution& c = a.conv;
     if (largest_tensor(c) <= kMost || c.batch == 1) return with_cudnn(a, accumulate);
-    // One part of the batch after the other; the gradients of the weight add up. Eight of any image are whole lots of
+    // Runs one part of the batch after the other; the gradients of the weight add up. Eight images of any size are a multiple of
     // 16 bytes.
     const auto size = static_cast<int64_t>(itemsize(a.dtype));
     ConvolutionArgs first = a, second = a;

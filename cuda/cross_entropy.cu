@@ -1,5 +1,5 @@
-// Cross-entropy and nll_loss with class indices: the losses and the gradient in one pass over the logits; the sum of the
-// losses; what backward needs.
+// Cross-entropy and nll_loss with class indices: the losses and the gradient in one pass over the logits, the sum of the
+// losses, and backward's data.
 #include "tapir/cuda/lines.cuh"
 #include "tapir/cuda/totals.cuh"
 #include "tapir/ops/loss/loss_kernels.h"
@@ -12,20 +12,20 @@ using kernels::DistributionArgs;
 
 constexpr char kTargetFault[] = "target {0} is out of range for {3} classes";
 
-// What the targets say; the formula is at CrossEntropyArgs.
+// Reads the targets; see CrossEntropyArgs for the formula.
 template <class T>
 struct Targets {
     using C = Computed<T>;
     const i64* index;
     const T* weight;
-    const C* weights_total;  // of all classes; null: how many there are
+    const C* weights_total;  // of all classes; null: their number
     i64 classes, ignore;
     C hard, soft;
     FaultSlot* fault;
 
     __device__ C weight_of(i64 c) const { return weight ? convert<C>(weight[c]) : C(1); }
     __device__ C total() const { return weights_total ? *weights_total : static_cast<C>(classes); }
-    /// The class of a position, or -1 where it counts for nothing. The thread that `reports` notes one that is out of range.
+    /// Returns the class of a position, or -1 if it is not counted. The thread that `reports` notes one that is out of range.
     __device__ i64 at(i64 position, bool reports) const {
         const i64 t = index[position];
         if (t == ignore) return -1;
@@ -60,7 +60,7 @@ struct CrossEntropy : LineOp<T, 1> {
     Targets<T> targets;
     C* losses;
 
-    // Some element of the line: the sum above stays small where all logits are large.
+    // Returns some element of the line: relative to it the sum above stays small if all logits are large.
     template <class Line>
     __device__ C reference(const Line& line) const {
         const C x = convert<C>(this->in[0][line.offset]);
@@ -120,7 +120,7 @@ struct CrossEntropy : LineOp<T, 1> {
     }
 };
 
-// From log-probabilities, one thread a position.
+// Takes log-probabilities, with one thread for each position.
 template <class T>
 __global__ void __launch_bounds__(kThreads) nll_kernel(const T* x, Targets<T> targets, i64 positions, i64 inner, Computed<T>* losses) {
     using C = Computed<T>;
@@ -155,7 +155,7 @@ void launch_nll(const CrossEntropyArgs& args, i64 positions, const Targets<T>& t
 
 // --- Their sum ---------------------------------------------------------------------------------------------------------------
 
-// The sum of the losses, divided by that of the targets' weights for the mean.
+// Sums the losses; for the mean it divides by the sum of the targets' weights.
 template <class T>
 struct LossTotal {
     static constexpr int count = 2;
@@ -174,13 +174,13 @@ struct LossTotal {
     }
     __device__ void finish(const double (&sum)[2]) const {
         *out = convert<T>(is_mean ? sum[0] / sum[1] : sum[0]);
-        if (scale) *scale = sum[1] != 0 ? 1 / sum[1] : 0;  // where nothing counts the gradient is 0
+        if (scale) *scale = sum[1] != 0 ? 1 / sum[1] : 0;  // if nothing counts, the gradient is 0
     }
 };
 
 // --- Backward ----------------------------------------------------------------------------------------------------------------
 
-// out = d * g * scale, g: one number for all.
+// out = d * g * scale; g is one number for all.
 template <class T>
 __global__ void __launch_bounds__(kThreads) scale_all_kernel(i64 n, const T* d, const T* g, const double* scale, T* out, bool aligned) {
     using C = Computed<T>;
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(kThreads) scale_all_kernel(i64 n, const T* d, 
     for (i64 i = packs * V + global_index(); i < n; i += global_threads()) out[i] = convert<T>(convert<C>(d[i]) * factor);
 }
 
-// The same with a g for each line.
+// Like scale_all_kernel, with a g for each line.
 template <class T>
 struct ScaleLines : ElementOp<T, 1> {
     using C = Computed<T>;
@@ -221,14 +221,14 @@ template <class T>
 struct Distribution {
     const i64* targets;
     const T* weight;
-    const T* weights_total;  // null: how many there are
+    const T* weights_total;  // null: their number
     const double* scale;     // null: 1
     i64 classes, inner, ignore;
     T hard, soft;
     T *q, *mass;
 };
 
-// Elements (o, c, i) of q; those of class 0 write mass as well.
+// Writes elements (o, c, i) of q; those of class 0 write mass as well.
 template <class T>
 __global__ void __launch_bounds__(kThreads) distribution_kernel(i64 n, Distribution<T> d) {
     const T scale = d.scale ? static_cast<T>(*d.scale) : T(1);

@@ -23,7 +23,7 @@ struct Ctc {
     i64 n, example, classes, blank, steps, labels, row;  // row: from one step to the next in alpha
     T *alpha, *grad;
 
-    __device__ i64 class_of(i64 k) const {  // of a label; the blank for one that is out of range
+    __device__ i64 class_of(i64 k) const {  // of a label; the blank if it is out of range
         const i64 c = target[k];
         return c >= 0 && c < classes ? c : blank;
     }
@@ -46,7 +46,7 @@ struct Ctc {
         }
         __syncthreads();
     }
-    // Makes alpha the logarithm of the probability that the path is there, given the target. beta: two rows.
+    // Replaces alpha by the logarithm of the probability that the path is there, given the target. beta: two rows.
     __device__ void backward(T* beta, T loss) const {
         const T never = -static_cast<T>(INFINITY);
         for (i64 t = steps; t-- > 0;) {
@@ -68,7 +68,7 @@ struct Ctc {
             __syncthreads();
         }
     }
-    // Sums the paths of each class, always in the same order: of the blank, and of each label at its first place.
+    // Sums the paths of each class, always in the same order: for the blank, and for each label at its first place.
     __device__ void write_gradient() const {
         const i64 count = labels / 2;
         for (i64 item = threadIdx.x; item < steps * (count + 1); item += blockDim.x) {

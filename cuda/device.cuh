@@ -1,4 +1,4 @@
-// What the kernels of cuda/*.cu share: element types, launching, reductions within a warp and a block.
+// Common parts of the kernels in cuda/*.cu: element types, launching, reductions within a warp and a block.
 //
 // Kernels are plain `__global__` function templates, launched with launch(). They take raw pointers and small structs by
 // value. Static shared memory only. (The sources also compile as C++, see tests/cuda_emulator: so no `<<<>>>`.)
@@ -57,7 +57,7 @@ __device__ __forceinline__ BFloat16 to_bfloat16(float x) {
 #endif
 }
 
-// Out of range and nan give the smallest integer, as on the CPU.
+// Values out of range and nan give the smallest integer, as on the CPU.
 template <class I, class F>
 __device__ __forceinline__ I to_integer(F x) {
     if constexpr (sizeof(I) == 8) {
@@ -91,7 +91,7 @@ __device__ __forceinline__ To convert(From x) {
     }
 }
 
-/// The type that an element type is computed in.
+/// The type in which an element type is computed.
 template <class T>
 using Computed = std::conditional_t<std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>, float,
                                     std::conditional_t<std::is_same_v<T, Bool> || std::is_same_v<T, std::uint8_t>, i32, T>>;
@@ -110,7 +110,7 @@ decltype(auto) with_dtype(DType dtype, F&& f) {
         default: return f.template operator()<double>();
     }
 }
-/// The same for floating dtypes.
+/// Like with_dtype, for floating dtypes only.
 template <class F>
 decltype(auto) with_floating(DType dtype, F&& f) {
     switch (dtype) {
@@ -120,7 +120,7 @@ decltype(auto) with_floating(DType dtype, F&& f) {
         default: return f.template operator()<float>();
     }
 }
-/// The same by the size of an element: an unsigned integer of 1, 2, 4 or 8 bytes.
+/// Selects by the size of an element: an unsigned integer of 1, 2, 4 or 8 bytes.
 template <class F>
 decltype(auto) with_size(std::size_t bytes, F&& f) {
     switch (bytes) {
@@ -131,7 +131,7 @@ decltype(auto) with_size(std::size_t bytes, F&& f) {
     }
 }
 
-/// An element of any dtype, converted. The switch is the same for all threads.
+/// Reads an element of any dtype and converts it. The switch is the same for all threads.
 template <class To>
 __device__ __forceinline__ To load_as(const void* p, DType dtype, i64 i) {
     switch (dtype) {
@@ -176,12 +176,12 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, Arguments&&...
     launched(stream, cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...));
 }
 
-inline constexpr unsigned kThreads = 256;  // of a block, unless a kernel has reasons
+inline constexpr unsigned kThreads = 256;  // threads of a block, unless a kernel needs others
 
-/// How many blocks of `per_block` items n items make.
+/// Returns how many blocks of `per_block` items n items need.
 inline unsigned blocks_for(i64 n, i64 per_block) { return static_cast<unsigned>((n + per_block - 1) / per_block); }
 
-/// The smallest that is not below n.
+/// Returns the smallest power of two that is not below n.
 inline unsigned power_of_two_from(i64 n) { return n <= 1 ? 1u : 1u << (64 - std::countl_zero(static_cast<u64>(n - 1))); }
 
 __device__ __forceinline__ i64 global_index() { return static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x; }
@@ -219,20 +219,20 @@ struct Min {
     }
 };
 
-/// Every lane gets the warp's result; in a fixed order, so it is the same each time.
+/// Every lane gets the warp's result. The order is fixed, so that it is the same each time.
 template <class T, class Op>
 __device__ __forceinline__ T warp_reduce(T x, Op op) {
     for (int lanes = 16; lanes > 0; lanes /= 2) x = op(x, __shfl_xor_sync(0xffffffffu, x, lanes));
     return x;
 }
 
-/// Every thread gets the block's result. The block is a whole number of warps, 1024 threads at most; all threads call it.
+/// Every thread gets the block's result. The block is a whole number of warps, at most 1024 threads; all threads must call it.
 template <class T, class Op>
 __device__ __forceinline__ T block_reduce(T x, Op op, T identity) {
     __shared__ T of_warp[32];
     x = warp_reduce(x, op);
     if (blockDim.x <= 32) return x;
-    __syncthreads();  // an earlier call's results have been read
+    __syncthreads();  // waits until an earlier call's results have been read
     if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;
     __syncthreads();
     const unsigned warps = blockDim.x / 32;

@@ -36,7 +36,7 @@ __device__ __forceinline__ void convert_pack(const From* from, To* to) {
     store_pack(to, y);
 }
 
-// V: elements of a pack, which a thread does.
+// A thread converts a pack of V elements.
 template <class From, class To, int V>
 __global__ void __launch_bounds__(kThreads) convert_kernel(i64 n, const From* from, To* to, bool aligned) {
     const i64 first = global_index() * V;

@@ -1,5 +1,5 @@
-// The element-wise kernels and how one is launched. The functions come from elementwise.def, in elementwise_*.cu; each row
-// there makes launchers, one for each type that it is computed in, which are found through the tables below.
+// The element-wise kernels and their launching. The functions come from elementwise.def, in elementwise_*.cu; each row
+// there makes a launcher for each type that it is computed in. The tables below find them.
 #pragma once
 
 #include <cstring>
@@ -14,7 +14,7 @@ namespace tapir::gpu {
 using kernels::ElementwiseArgs;
 using Launcher = void (*)(const ElementwiseArgs& args);
 
-// By op; by what it is computed in (i32, i64, f32, f64; gradients: by operand, and f32 or f64). Null where there is none.
+// Indexed by op and by the computed type (i32, i64, f32, f64; gradients: by operand, and f32 or f64). Null if there is no kernel.
 struct ForwardLaunchers {
     Launcher of[kElementwiseOps][4];
 };
@@ -26,7 +26,7 @@ extern const GradientLaunchers unary_gradient_launchers, binary_gradient_launche
 
 // --- Operands of one dtype -----------------------------------------------------------------------------------------------
 
-/// Of what an operand gives a pack: an element each, one element for all of them, one for all packs, a number that came with
+/// Form of an operand's elements in a pack: one element each, one element for all of them, one for all packs, a number that came with
 /// the launch.
 enum class Source : u32 { array, repeated, one, number };
 
@@ -35,17 +35,17 @@ struct AlikeOperands {
     const void* data[N];
     Source source[N];
     C number[N];
-    Offsets<N + 1, i32> offsets;  // of the operands' packs, then of the result's; rank 0: all that are arrays have no gaps
+    Offsets<N + 1, i32> offsets;  // of the operands' packs, then of the result's; rank 0: all arrays have no gaps
 };
 
-/// Packs of 16 bytes, a thread: one where a pack has many elements, so that long functions stay in registers.
+/// Packs of 16 bytes for each thread: one if a pack has many elements, so that long functions stay in registers.
 template <class T>
 constexpr int kPacks = sizeof(T) == 2 ? 1 : 2;
-/// Elements of a block of alike_kernel.
+/// Elements that a block of alike_kernel processes.
 template <class T>
 constexpr u32 kAlikeBlock = kThreads * (16 / sizeof(T)) * kPacks<T>;
 
-/// out[i] = F(in[0][i], ...), computed in C; T: the element type in memory, R: the result's. Where not in_packs, a pack is one
+/// out[i] = F(in[0][i], ...), computed in C. T is the element type in memory, R the result's. Unless in_packs, a pack is one
 /// element.
 template <class F, class C, class T, class R>
 __global__ void __launch_bounds__(kThreads) alike_kernel(u32 n, R* out, AlikeOperands<C, F::operands> in, C p0, C p1, bool in_packs) {
@@ -151,24 +151,24 @@ __global__ void __launch_bounds__(kThreads) mixed_kernel(u32 n, MixedOperands<C,
 
 // --- Launching -----------------------------------------------------------------------------------------------------------
 
-/// Calls f with args, or with parts of them whose elements are all fewer than kMostPositions from the first: what the launchers
-/// take. Strides may be negative.
+/// Calls f with args, or with parts of them whose elements all lie less than kMostPositions from the first, as the launchers
+/// require. Strides may be negative.
 void in_parts(const ElementwiseArgs& args, const std::function<void(const ElementwiseArgs&)>& f);
 
-/// Row-major without gaps.
+/// True if the array is row-major without gaps.
 inline bool is_flat(const ElementwiseArgs& args, const i64* strides) {
     return args.rank == 0 || (args.rank == 1 && (strides[0] == 1 || args.sizes[0] == 1));
 }
 
-/// How alike_kernel goes through the operands.
+/// How alike_kernel walks through the operands.
 struct AlikeLayout {
     Source source[kernels::kMaxOperands];
     bool is_flat = true, in_packs = true;
 };
-/// V: elements of a pack, out_size: bytes of an element of the result.
+/// V is the elements of a pack, out_size the bytes of an element of the result.
 AlikeLayout layout_of(const ElementwiseArgs& args, i64 V, std::size_t out_size);
 
-/// In steps of `pack` elements of the innermost dimension.
+/// Counts offsets in steps of `pack` elements of the innermost dimension.
 template <int N>
 [[gnu::noinline]] void set_offsets(const ElementwiseArgs& args, Offsets<N, i32>& offsets, i64 pack = 1) {
     offsets.rank = args.rank;
@@ -187,7 +187,7 @@ C number_of(const kernels::Operand& operand) {
     return value;
 }
 
-// Whether all operands that are not numbers have this dtype.
+// True if all operands that are not numbers have this dtype.
 template <int N>
 bool are_of(const ElementwiseArgs& args, DType dtype, DType out_dtype) {
     bool are = args.out_dtype == out_dtype;
@@ -210,7 +210,7 @@ void launch_alike(const ElementwiseArgs& args, C p0, C p1) {
            p0, p1, layout.in_packs);
 }
 
-// A constant of a loop; integers saturate, because a bound may be infinite.
+// Converts a constant of a loop; integers saturate, because a bound may be infinite.
 template <class C>
 C parameter(double value) {
     if constexpr (std::is_same_v<C, i32>) {

@@ -1,4 +1,4 @@
-// The rows of elementwise.def as functions of numbers, NAME_forward::apply: for nvcc's kernels, and for those that NVRTC compiles.
+// Functions of numbers for the rows of elementwise.def, NAME_forward::apply: for nvcc's kernels, and for those that NVRTC compiles.
 #pragma once
 
 #include "tapir/cuda/scalar.cuh"

@@ -1,4 +1,4 @@
-// The gradients of element-wise rows as functions of g and of what the row saves, in the order a, b, c, y.
+// Gradients of element-wise rows as functions of g and of the saved tensors, in the order a, b, c, y.
 #pragma once
 
 #include "tapir/cuda/elementwise.cuh"
@@ -9,7 +9,7 @@ namespace tapir::gpu {
 #include "tapir/ops/kernels/rule_functions.h"
 #undef TAPIR_SCALAR
 
-// Where a saved operand stands among the kernel's; 0, which is g, where it is not saved.
+// Returns the place of a saved operand among the kernel's; 0, which is g, if it is not saved.
 constexpr int place_of(int saves, int operand) {
     int place = 1;
     for (int lower = 1; lower < operand; lower <<= 1) place += (saves & lower) != 0;

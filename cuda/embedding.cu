@@ -1,10 +1,10 @@
-// one_hot. The rows of embedding are read and added to by the kernels of indexing.cu.
+// one_hot. The kernels of indexing.cu read and add the rows of embedding.
 #include "tapir/cuda/indexing.cuh"
 
 namespace tapir::gpu {
 namespace {
 
-// V elements at once; positions and columns are counted in these.
+// Writes V elements at once; positions and columns are counted in packs of V.
 template <int V>
 __global__ void __launch_bounds__(kThreads) one_hot_kernel(i64 n, const i64* index, i64 classes, RowSplit rows, i64* out, FaultSlot* fault) {
     for (int e = 0; e < kPerThread; ++e) {

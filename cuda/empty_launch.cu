@@ -1,10 +1,10 @@
-// A launch by itself.
+// Launches an empty kernel.
 #include "tapir/cuda/device.cuh"
 
 namespace tapir::gpu {
 namespace {
 
-__global__ void empty_kernel(const float*, const float*, float*, i64) {}  // parameters as an op of two operands has
+__global__ void empty_kernel(const float*, const float*, float*, i64) {}  // has the parameters of an op with two operands
 
 }  // namespace
 

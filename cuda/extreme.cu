@@ -1,4 +1,4 @@
-// The largest or smallest elements and where they are, and the gradients' way back there. See reduce.cuh.
+// The largest or smallest elements and their positions, and the way back of their gradients. See reduce.cuh.
 #include "tapir/cuda/reduce.cuh"
 
 namespace tapir::gpu {
@@ -15,14 +15,14 @@ struct Found {
     C value;
 };
 
-// Nan is larger than everything else; of equal ones the first is.
+// Nan is larger than everything else; of equal elements the first wins.
 template <class C>
 __device__ __forceinline__ bool comes_before(C value, i64 index, const Found<C>& other) {
     if (value > other.value || (is_nan(value) && !is_nan(other.value))) return true;
     return (value == other.value || is_nan(value)) && index < other.index;
 }
 
-// The largest element; with `flip` the smallest, as the largest of what is in the opposite order.
+// Finds the largest element; with `flip` the smallest, as the largest in the opposite order.
 template <class T>
 struct ExtremeOp {
     using Element = T;
@@ -36,7 +36,7 @@ struct ExtremeOp {
 
     __device__ __forceinline__ C flipped(C x) const { return flip ? reversed(x) : x; }
     __device__ Thread begin() const { return identity(); }
-    // The largest of what is in flight is seldom larger than all before: only then it is looked for. Where values are
+    // The largest element in flight is seldom larger than all before: only then it is searched. If values are
     // equal, the positions decide, and those in flight all lie on one side of thread.index.
     template <int P, int V>
     __device__ __forceinline__ void add(Thread& thread, const Pack<T, V> (&packs)[P], const i64 (&positions)[P]) const {
@@ -64,7 +64,7 @@ struct ExtremeOp {
     }
 };
 
-// I: unsigned, holds the number of elements.
+// I must be unsigned and hold the number of elements.
 template <class T, class I>
 __global__ void __launch_bounds__(kThreads) put_picked_kernel(I count, I picked, I inner, i64 size, const i64* indices, const T* from, T* to) {
     const I i = static_cast<I>(global_index());

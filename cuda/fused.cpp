@@ -1,5 +1,5 @@
-// Several element-wise ops as one kernel (fused.cuh), written as CUDA C++ from the ops and compiled by NVRTC, once for a source and an
-// architecture. In a build without NVRTC there is none, and the ops run one by one.
+// Several element-wise ops as one kernel (fused.cuh). The ops are written as CUDA C++ and compiled by NVRTC, once for a source and an
+// architecture. A build without NVRTC has no fused kernels, and the ops run one by one.
 #include "tapir/ops/elementwise/fused_kernels.h"
 
 #include <cstring>
@@ -104,7 +104,7 @@ const char* type_of(Compute compute) {
     return names[static_cast<int>(compute)];
 }
 
-// Numbers that come with the launch: the constants among the operands, then the parameters of the ops in their order.
+// Finds the numbers that come with the launch: the constants among the operands, then the parameters of the ops in their order.
 int arrays_of(const FusedArgs& args) {
     int arrays = 0;
     while (arrays < args.inputs && args.way[arrays] != Way::filled) ++arrays;
@@ -117,7 +117,7 @@ std::uint64_t bits_of(C value) {
     std::memcpy(&bits, &value, sizeof(C));
     return bits;
 }
-// As a loop takes its parameters: integers saturate.
+// Converts a parameter as loops do: integers saturate.
 std::uint64_t parameter_bits(Compute compute, double value) {
     switch (compute) {
         case Compute::i32: return bits_of(value >= 0x1p31 ? INT32_MAX : value <= -0x1p31 ? INT32_MIN : static_cast<std::int32_t>(value));
@@ -148,7 +148,7 @@ std::string fused_source(const FusedArgs& args) {
         k < arrays ? add("        [[maybe_unused]] const K v{} = in[{}];\n", k, k)
                    : add("        [[maybe_unused]] const K v{} = number<K>(args, {});\n", k, k - arrays);
     }
-    std::vector<int> value(static_cast<std::size_t>(args.registers));  // that a register holds now
+    std::vector<int> value(static_cast<std::size_t>(args.registers));  // the value that a register holds now
     for (int k = 0; k < args.inputs; ++k) value[static_cast<std::size_t>(k)] = k;
     int next = args.inputs;
     for (int s = 0; s < args.step_count; ++s) {
@@ -200,7 +200,7 @@ FusedKernel* fused_kernel(const FusedArgs& args) {
     if (!is_new) return found->second.get();
     std::string log;
     const std::string code = compile_kernel(found->first.second, architecture, log);
-    if (code.empty()) return nullptr;  // an architecture that is newer than NVRTC
+    if (code.empty()) return nullptr;  // the architecture is newer than NVRTC
     auto kernel = std::make_unique<FusedKernel>();
     cudaLibrary_t library;
     if (cudaLibraryLoadData(&library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0) != cudaSuccess ||
@@ -220,7 +220,7 @@ namespace {
 
 bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }
 
-// How the kernel goes through the operands; false: some are too far apart.
+// Decides how the kernel walks through the operands. Returns false if some are too far apart.
 bool set_layout(const FusedArgs& args, int arrays, FusedLaunch& launch) {
     const auto V = static_cast<std::int64_t>(16 / itemsize(kernels::stored_as(args.compute)));
     const int inner = args.rank - 1;

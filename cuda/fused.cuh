@@ -1,4 +1,4 @@
-// Several element-wise ops as one kernel, which is compiled while the program runs: what fused.cpp writes is no more than
+// Several element-wise ops as one kernel, which is compiled while the program runs. fused.cpp writes only
 //
 //     #include "tapir/cuda/fused.cuh"
 //     namespace tapir::gpu {
@@ -16,7 +16,7 @@
 
 namespace tapir::gpu {
 
-/// What a fused kernel is launched with. Constants and parameters of ops come with it too, so that other numbers need no other kernel.
+/// Launch arguments of a fused kernel. They include constants and parameters of ops, so that other numbers need no other kernel.
 struct FusedLaunch {
     static constexpr int kMostInputs = 16, kMostOutputs = 8, kMostNumbers = 80;
     enum class Way : u32 { array, repeated, one };  // what an operand gives a pack: elements, one for all of it, one for all packs
@@ -26,8 +26,8 @@ struct FusedLaunch {
     const void* in[kMostInputs];
     Way way[kMostInputs];
     void* out[kMostOutputs];            // contiguous
-    u64 number[kMostNumbers];           // bits of the type that is computed in
-    Offsets<kMostInputs, i32> offsets;  // of the operands' packs; rank 0: all that are arrays have no gaps
+    u64 number[kMostNumbers];           // bits in the computed type
+    Offsets<kMostInputs, i32> offsets;  // of the operands' packs; rank 0: all arrays have no gaps
 };
 
 inline constexpr unsigned kFusedThreads = 256;
@@ -44,7 +44,7 @@ __device__ __forceinline__ K number(const FusedLaunch& args, int i) {
     return *reinterpret_cast<const K*>(&args.number[i]);
 }
 
-// What an op gave, as it would lie in memory: without this a product and a sum of two ops would be rounded once.
+// Rounds an op's result as in memory. Without this a product and a sum of two ops would be rounded only once.
 __device__ __forceinline__ float rounded(float x) {
 #ifdef __CUDA_ARCH__
     asm("" : "+f"(x));
@@ -60,7 +60,7 @@ __device__ __forceinline__ double rounded(double x) {
 __device__ __forceinline__ i32 rounded(i32 x) { return x; }
 __device__ __forceinline__ i64 rounded(i64 x) { return x; }
 
-// Each thread does a pack of 16 bytes, or as many elements one by one.
+// Each thread processes a pack of 16 bytes, or as many elements one by one.
 template <class Body, class K>
 __device__ __forceinline__ void run_fused(const FusedLaunch& args) {
     constexpr int N = Body::inputs, M = Body::outputs;

@@ -1,4 +1,4 @@
-// Norms, clipping and unscaling of gradients, many of them in a launch.
+// Norms, clipping and unscaling of gradients, many of them in one launch.
 #include <cmath>
 
 #include "tapir/cuda/allocator.h"
@@ -12,7 +12,7 @@ namespace {
 using kernels::GpuGradient;
 using Gradients = std::vector<GpuGradient>;
 
-// As many as the parameters of a kernel have room for.
+// As many gradients as fit into the parameters of a kernel.
 struct Batch {
     static constexpr int most = 96;
     GpuGradient gradient[most];
@@ -36,7 +36,7 @@ void in_batches(const Gradients& gradients, const F& f) {
 
 // --- Norms ---------------------------------------------------------------------------------------------------------------
 
-// A thread's part of sum |x|^p, or of the largest |x| for infinity. In double, where no square of a float overflows.
+// Computes a thread's part of sum |x|^p, or of the largest |x| for infinity. In double, where no square of a float overflows.
 template <class T>
 __device__ __forceinline__ double powers_of(const GpuGradient& gradient, i64 first, i64 end, double p) {
     const T* x = static_cast<const T*>(gradient.from);
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads) powers_kernel(Batch batch, double p,
     if (threadIdx.x == 0) of_blocks[blockIdx.x] = sum;
 }
 
-// One block. In the order of the blocks, so the norm is the same each time.
+// Runs as one block. Adds in the order of the blocks, so that the norm is the same each time.
 __global__ void __launch_bounds__(kThreads) norm_kernel(u32 blocks, const double* of_blocks, double p, double* norm) {
     double sum = 0;
     for (u32 b = threadIdx.x; b < blocks; b += kThreads) sum = is_infinite(p) ? Max{}(of_blocks[b], sum) : sum + of_blocks[b];
@@ -95,7 +95,7 @@ __device__ __forceinline__ void scale(const GpuGradient& gradient, i64 first, i6
     if (not_finite && !finite) *not_finite = true;
 }
 
-// By `factor`, or where there is a norm so that it comes to be max_norm at most.
+// Scales by `factor` or, if there is a norm, so that it becomes at most max_norm.
 __global__ void __launch_bounds__(kThreads) scale_kernel(Batch batch, double factor, const double* norm, double max_norm, bool* not_finite) {
     if (norm) {
         factor = max_norm / (*norm + 1e-6);

@@ -1,4 +1,4 @@
-// grid_sample: a thread an element of the result; the gradient of a place in the grid is summed up by a thread of its own.
+// grid_sample: a thread for each element of the result. Another thread sums the gradient of each place in the grid.
 #include "tapir/cuda/indexing.cuh"
 #include "tapir/ops/image/grid_sample_kernels.h"
 
@@ -10,7 +10,7 @@ using kernels::GridSample;
 using kernels::GridSampleShape;
 using kernels::GridTaps;
 
-// The channel of the batch, and the place in the batch's grids, that element i of the result is of.
+// The channel of the batch, and the place in the batch's grids, of element i of the result.
 template <class I>
 struct At {
     i64 channel, place;

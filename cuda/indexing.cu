@@ -1,4 +1,4 @@
-// Reading and writing at computed positions: single elements (gather and its kin), and regions, whose rows are moved as
+// Reads and writes at computed positions: single elements (gather and its kin), and regions, whose rows are moved as
 // wholes.
 #include <bit>
 
@@ -26,12 +26,12 @@ __global__ void __launch_bounds__(kThreads) check_kernel(i64 n, Indices index) {
 // --- The last of equal positions -------------------------------------------------------------------------------------
 //
 // Note [Equal positions]
-// Where several items are written to one position, the last wins, as on the CPU. Threads run in any order, so each
+// If several items are written to one position, the last wins, as on the CPU. Threads run in any order, so each
 // item first claims its key: it leaves its number in a table, where the largest stays, and then only the items that
 // find their own number there are written. The table has an entry for each key if there are not many more keys than
 // items; otherwise it is a hash table with linear probing. Few items are compared each with each.
 
-// Whether an item is the last of its key.
+// Tells if an item is the last of its key.
 struct Last {
     const std::uint8_t* flags = nullptr;  // by item; or
     const u32* order = nullptr;           // by key, or by slot: one more than the number of the last item
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) claim_slot_kernel(u32 n, Keys keys, 
     slots[i] = slot;
 }
 
-// Finds the last of equal keys among n items. Keys are not negative; below `extent` where that is not 0.
+// Finds the last of equal keys among n items. Keys are not negative; they are below `extent` unless that is 0.
 class LastWriters {
  public:
     template <class Keys>
@@ -183,7 +183,7 @@ struct Multiply {
     }
 };
 
-// *to = op(*to, x) where others may do so too. Ends without a write where it would change nothing.
+// *to = op(*to, x) while other threads may do so too. Does not write if nothing would change.
 template <class T, class Op>
 __device__ __forceinline__ void atomic_combine(T* to, T x, Op op) {
     using Bits = std::conditional_t<sizeof(T) == 4, unsigned, unsigned long long>;
@@ -257,7 +257,7 @@ __device__ __forceinline__ void move_one(T* x, T* other, T number, bool is_last)
     }
 }
 
-// The same for 16 bytes at once.
+// Like move_one(), for 16 bytes at once.
 template <Move kMove, class T, int V>
 __device__ __forceinline__ void move_pack(Pack<T, V>* x, Pack<T, V>* other, bool is_last) {
     if constexpr (kMove == Move::read) {
@@ -343,7 +343,7 @@ __global__ void __launch_bounds__(kThreads) region_rows_kernel(RowGroups groups,
     }
 }
 
-// How many elements at the end of a region are side by side, if that is worth moving them as a row; or 1.
+// Returns how many elements at the end of a region are contiguous, if it is worth moving them as a row; else 1.
 i64 run_of(const RegionArgs& args) {
     const int last = args.rank - 1;
     if (last < 0 || last == args.place || args.strides[last] != 1) return 1;

@@ -1,4 +1,4 @@
-// What the kernels of indexing share: indices that are checked as they are read, rows and columns of long positions.
+// Common parts of the indexing kernels: indices that are checked as they are read, rows and columns of long positions.
 #pragma once
 
 #include "tapir/cuda/device.cuh"
@@ -6,16 +6,16 @@
 
 namespace tapir::gpu {
 
-/// Indices as a kernel reads them. Those that are out of range are reported, and others used in their place.
+/// Indices as a kernel reads them. Indices out of range are reported, and replaced by valid ones.
 struct Indices {
     const void* data;
     bool is_int32;
     i64* checked;      // null: not written
     i64 size;          // of the dimension; not 0
-    bool from_end;     // negative ones count from there
-    FaultSlot* fault;  // null: they have been checked
+    bool from_end;     // negative ones count from the end
+    FaultSlot* fault;  // null: the indices were checked before
 
-    /// `write`: this thread is the one to write number i's checked form.
+    /// `write` is true for the thread that writes the checked form of number i.
     __device__ __forceinline__ i64 at(i64 i, bool write) const {
         if (!fault) return static_cast<const i64*>(data)[i];
         const i64 given = is_int32 ? static_cast<const i32*>(data)[i] : static_cast<const i64*>(data)[i];
@@ -29,7 +29,7 @@ struct Indices {
     }
 };
 
-/// Where those are reported; to be kept until the last kernel is launched that reads them.
+/// Returns the slot for faults; keep it until the last kernel that reads the indices is launched.
 inline OpenFault fault_of(const kernels::IndexSource& source) { return source.is_checked ? OpenFault() : OpenFault(source.dim, source.shape); }
 inline Indices indices_of(const kernels::IndexSource& source, const OpenFault& fault) {
     const i64 size = source.is_checked ? 0 : source.shape[source.dim];
@@ -39,9 +39,9 @@ inline Indices indices_of(const kernels::IndexSource& source, const OpenFault& f
 inline constexpr int kPerThread = 4;
 inline constexpr i64 kPerBlock = kThreads * kPerThread;
 
-/// Where the elements of gather and its kin are.
+/// Positions of the elements of gather and its kin.
 struct ElementPlaces {
-    Offsets<2> offsets;  // in x, less what the index says; in the other tensor
+    Offsets<2> offsets;  // in x, without the index's part; in the other tensor
     i64 stride;
     Indices index;
 
@@ -69,14 +69,14 @@ inline ElementPlaces places_of(const kernels::ElementArgs& args, const OpenFault
     return places;
 }
 
-/// Where the elements of a region are.
+/// Positions of the elements of a region.
 struct RegionPlaces {
-    Offsets<2> offsets;  // in x, less what the position says; the number of the position
+    Offsets<2> offsets;  // in x, without the position's part; the number of the position
     i64 scale;
     Indices positions;
 };
 
-/// Of the first `rank` dimensions.
+/// Uses only the first `rank` dimensions.
 inline RegionPlaces places_of(const kernels::RegionArgs& args, int rank, const OpenFault& fault) {
     RegionPlaces places{{}, args.scale, indices_of(args.positions, fault)};
     places.offsets.rank = rank;
@@ -88,7 +88,7 @@ inline RegionPlaces places_of(const kernels::RegionArgs& args, int rank, const O
     return places;
 }
 
-/// What tells items apart that are written to different places: by number, the offset in x, or the position.
+/// Keys of items that are written to different places: by number, the offset in x, or the position.
 struct ElementKeys {
     ElementPlaces places;
     __device__ __forceinline__ i64 at(u32 i) const { return places.in_x(i, false); }
@@ -98,11 +98,11 @@ struct PositionKeys {
     __device__ __forceinline__ i64 at(u32 i) const { return positions[i]; }
 };
 
-/// scatter_add and add_region, each sum in the order of the items; for floating dtypes.
+/// scatter_add and add_region that sum in the order of the items; for floating dtypes.
 void scatter_add_in_order(const kernels::ElementArgs& args, DType dtype);
 void add_region_in_order(const kernels::RegionArgs& args, DType dtype);
 
-/// Positions of any size as (row, column).
+/// Splits positions of any size into (row, column).
 struct RowSplit {
     i64 width = 1;
     Divider divider;
@@ -123,7 +123,7 @@ struct RowSplit {
 
 // --- Rows of elements ------------------------------------------------------------------------------------------------
 
-/// Rows that groups of threads of a block go through: `lanes` threads a row, a power of two; long rows in several
+/// Rows that groups of a block's threads process: `lanes` threads for each row, a power of two; long rows in several
 /// chunks.
 struct RowGroups {
     i64 items;  // rows * chunks
@@ -131,9 +131,9 @@ struct RowGroups {
     i64 chunk;  // elements of a chunk
     i64 chunks = 1;
     int lanes;
-    int each = 1;  // items a group does, one after the other
+    int each = 1;  // items that a group processes one after the other
 
-    /// size: of an element. aligned: 16 bytes can be moved at once in most rows.
+    /// size is that of an element. aligned: most rows allow moving 16 bytes at once.
     RowGroups(i64 rows, i64 row, std::size_t size, bool aligned) : items(rows), run(row), chunk(row) {
         const i64 per_unit = aligned ? static_cast<i64>(16 / size) : 1, units = (row + per_unit - 1) / per_unit;
         constexpr i64 units_a_thread = 4;
@@ -150,7 +150,7 @@ struct RowGroups {
     unsigned blocks() const { return blocks_for(items, static_cast<i64>(groups()) * each); }
 
     __device__ __forceinline__ int lane() const { return static_cast<int>(threadIdx.x) & (lanes - 1); }
-    /// Number `i` of the thread's group. False: there is none.
+    /// Finds number `i` of the thread's group. Returns false if there is none.
     __device__ __forceinline__ bool item(int i, i64& row, i64& begin, i64& end) const {
         const i64 number = (static_cast<i64>(blockIdx.x) * each + i) * groups() + static_cast<int>(threadIdx.x) / lanes;
         if (number >= items) return false;
@@ -178,7 +178,7 @@ __device__ __forceinline__ void atomic_add(i64* to, i64 x) {
     atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(x));
 }
 
-// The sum is rounded at each addition.
+// Rounds the sum at each addition.
 template <class T>
 __device__ __forceinline__ void atomic_add_16_bit(T* to, T x) {
     const auto address = reinterpret_cast<std::uintptr_t>(to);
@@ -208,7 +208,7 @@ __device__ __forceinline__ void atomic_add(BFloat16* to, BFloat16 x) {
 #endif
 }
 
-/// 16 bytes at once, in fewer transactions where the device can.
+/// Adds 16 bytes at once, in fewer transactions if the device can.
 template <class T, int V>
 __device__ __forceinline__ void atomic_add(Pack<T, V>* to, const Pack<T, V>& x) {
     for (int v = 0; v < V; ++v) atomic_add(to->value + v, x.value[v]);
@@ -231,7 +231,7 @@ __device__ __forceinline__ void atomic_add(Pack<BFloat16, 8>* to, const Pack<BFl
 }
 #endif
 
-/// Calls f.template operator()<T>() with the element type of a dtype that can be added.
+/// Calls f.template operator()<T>() with the element type of a dtype that supports addition.
 template <class F>
 void with_added(DType dtype, F&& f) {
     switch (dtype) {

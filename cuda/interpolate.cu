@@ -1,4 +1,4 @@
-// Resampling: a thread an element of what is written. Gradients are gathered, as in pooling.
+// Resampling: a thread for each element that is written. Gradients are gathered, as in pooling.
 #include "tapir/cuda/device.cuh"
 #include "tapir/ops/image/interpolate_kernels.h"
 
@@ -8,7 +8,7 @@ namespace {
 using kernels::ResampleArgs;
 using kernels::ResampleDim;
 
-// The elements that an element of what is written is made of, along one dimension: [begin, end) and their weights.
+// The source elements of a written element along one dimension: [begin, end) and their weights.
 struct Taps {
     i64 begin, end;
     double weights[4];  // forward only

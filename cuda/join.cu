@@ -9,8 +9,8 @@ using kernels::JoinArgs;
 
 namespace {
 
-// Sizes in units of T; a block copies kPerBlock of them, of one part. Most: how many parts there can be; few make a launch
-// that has less to pass on.
+// Sizes are in units of T; a block copies kPerBlock of them, of one part. Most is the limit of parts; with a small one a launch
+// passes less data.
 template <class T, int Most>
 struct Parts {
     int count;
@@ -66,7 +66,7 @@ void launch_join(const JoinArgs& args) {
     args.parts <= 4 ? launch_parts<T, 4>(args) : launch_parts<T, JoinArgs::kMaxParts>(args);
 }
 
-// The most bytes that everything is a multiple of, 16 at most.
+// Returns the most bytes, at most 16, that divide all sizes and addresses.
 std::uintptr_t common_unit(const JoinArgs& args) {
     std::uintptr_t bits = 16 | reinterpret_cast<std::uintptr_t>(args.out);
     for (int p = 0; p < args.parts; ++p) {

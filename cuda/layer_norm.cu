@@ -10,7 +10,7 @@ using kernels::LayerNormBackwardArgs;
 
 // --- Forward -----------------------------------------------------------------------------------------------------------------
 
-// The columns are weight and bias. The squares are summed up around the mean: sums of x^2 would lose all digits where the
+// The columns are weight and bias. Squares are summed around the mean: sums of x^2 would lose all digits if the
 // mean is large. Parts of a row are merged as by Chan, Golub & LeVeque 1983.
 template <class T>
 struct LayerNorm : LineOp<T, 1, 0, 2> {
@@ -105,8 +105,8 @@ struct LayerNormGradient : LineOp<T, 2, ReadColumns> {
 
 // --- All gradients in one pass -----------------------------------------------------------------------------------------------
 //
-// A team (a warp, or a block) takes rows in turn. Its threads have the same columns in each, so they sum up the gradients of
-// weight and bias in registers as the rows go by; what blocks have summed up is added in a second kernel.
+// A team (a warp, or a block) takes rows in turn. Its threads have the same columns in each row, so they sum the gradients of
+// weight and bias in registers as the rows go by. A second kernel adds the sums of the blocks.
 
 template <class C>
 struct ColumnSums {
@@ -153,7 +153,7 @@ __device__ __forceinline__ void set_row(HeldLine<Op, V, K>& line, i64 row, int w
     line.lane = lane;
 }
 
-/// A warp a row.
+/// Uses a warp for each row.
 template <class Op, int V, int K>
 __global__ void __launch_bounds__(kLaneThreads) gradients_by_warp(Op op, i64 rows, int width, ColumnSums<typename Op::C> sums) {
     using C = typename Op::C;
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kLaneThreads) gradients_by_warp(Op op, i64 row
     add_up(gradients.bias, sums.bias);
 }
 
-/// A block a row.
+/// Uses a block for each row.
 template <class Op, int V, int K>
 __global__ void __launch_bounds__(kBlockThreads) gradients_by_block(Op op, i64 rows, int width, ColumnSums<typename Op::C> sums) {
     HeldLine<Op, V, K> line;
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kBlockThreads) gradients_by_block(Op op, i64 r
 
 // --- Sums over columns -------------------------------------------------------------------------------------------------------
 
-/// The gradients of weight and bias alone: block (x, y) sums up a stripe of rows. blockDim.x threads lie side by side, of V
+/// Computes only the gradients of weight and bias: block (x, y) sums a stripe of rows. blockDim.x threads lie side by side, of V
 /// columns each.
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads) column_gradients(const T* x, const T* g, const Computed<T>* mean, const Computed<T>* rstd, i64 rows,
@@ -268,7 +268,7 @@ __global__ void __launch_bounds__(kThreads) column_gradients(const T* x, const T
     add_up(bias, sums.bias);
 }
 
-/// out[c] = the sum of the parts' column c: the weight's in blockIdx.y 0, the bias's in 1. Blocks of 32 columns, 32
+/// out[c] = the sum of the parts' column c: the weight's for blockIdx.y 0, the bias's for 1. Blocks of 32 columns, 32
 /// threads for each.
 template <class T>
 __global__ void __launch_bounds__(1024) add_parts(ColumnSums<Computed<T>> sums, int parts, i64 width, T* grad_weight, T* grad_bias) {
@@ -318,7 +318,7 @@ Op gradient_op(const LayerNormBackwardArgs& args) {
     return op;
 }
 
-// Calls fill(sums) with room for the sums of so many parts, then adds them up.
+// Calls fill(sums) with room for the sums of `parts` parts, then adds them.
 template <class T, class Fill>
 void sum_of_parts(const LayerNormBackwardArgs& args, int parts, const Fill& fill) {
     using C = Computed<T>;
@@ -354,7 +354,7 @@ void run_all_gradients(const Op& op, const LayerNormBackwardArgs& args) {
     using C = typename Op::C;
     constexpr int by_lane = sizeof(C) == 8 ? 16 : 32, by_thread = by_lane / 2, middle = by_lane / 2 / V;
     const auto width = static_cast<int>(args.width);
-    const i64 resident = 2 * i64{multiprocessors()};  // blocks, as many as their registers let in
+    const i64 resident = 2 * i64{multiprocessors()};  // as many blocks as their registers allow
     if (width > 32 * by_lane) {
         const auto parts = static_cast<unsigned>(std::min(args.rows, resident));
         const unsigned threads = blocks_for(width, 32 * by_thread) * 32;

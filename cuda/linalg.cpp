@@ -1,6 +1,6 @@
-// Factors of matrices through cuSOLVER's dense routines and cuBLAS. Optional: without (TAPIR_CUSOLVER) linalg computes on the host.
+// Factors of matrices by cuSOLVER's dense routines and cuBLAS. Optional: without TAPIR_CUSOLVER linalg computes on the host.
 //
-// Several small matrices go to the batched routines, which do them at once; else there is a call for each.
+// Several small matrices go to the batched routines, which process them at once; otherwise there is a call for each.
 #include "tapir/ops/linalg/linalg_kernels.h"
 
 #ifdef TAPIR_HAVE_CUSOLVER
@@ -51,9 +51,9 @@ struct HandlesOfThread {
     Handles of[kMaxDevices];
 };
 
-// The thread's, set to its current stream.
+// Returns the thread's handles, set to its current stream.
 const Handles& handles() {
-    device_api::refuse_capture();  // what these libraries keep for a handle is not the capture's
+    device_api::refuse_capture();  // these libraries keep memory for a handle that does not belong to the capture
     Handles& own = thread_own<HandlesOfThread>().of[selected_device()];
     if (!own.are_made) {
         check(cusolverDnCreate(&own.solver), "cusolverDnCreate");
@@ -67,7 +67,7 @@ const Handles& handles() {
     return own;
 }
 
-// One name for the functions of both types.
+// Picks the function of the type.
 template <class T, class F, class D>
 constexpr auto pick(F* of_float, D* of_double) {
     if constexpr (sizeof(T) == 4) {
@@ -98,7 +98,7 @@ struct Batch {
     T* matrix(int64_t k) const { return data + k * step; }
 };
 
-// The addresses of so many matrices of a batch from `first` on.
+// The addresses of `count` matrices of a batch from `first` on.
 template <class T>
 class Addresses {
  public:
@@ -123,7 +123,7 @@ class Workspace {
     Scratch room_;
 };
 
-// Calls f(first, count) for as many matrices at a time as a batched routine may be given.
+// Calls f(first, count) for as many matrices at a time as a batched routine accepts.
 template <class F>
 void at_once(int64_t count, const F& f) {
     constexpr int64_t most = 65535;
@@ -174,7 +174,7 @@ void solve_lu(const MatrixBatch& factors, const int* pivots, const MatrixBatch& 
                       "getrsBatched");
             });
         }
-        const Scratch info(sizeof(int));  // says of arguments alone
+        const Scratch info(sizeof(int));  // reports only wrong arguments
         for (int64_t k = 0; k < lu.count; ++k) {
             check(TAPIR_CALL(cusolverDn, getrs)(own.solver, CUBLAS_OP_N, lu.rows, b.columns, lu.matrix(k), lu.rows, pivots + k * lu.rows, b.matrix(k),
                                                 b.rows, info.as<int>()),
@@ -233,7 +233,7 @@ void factor_qr(const MatrixBatch& batch, void* tau) {
         int wanted = 0;
         check(TAPIR_CALL(cusolverDn, geqrf_bufferSize)(own.solver, a.rows, a.columns, a.data, a.rows, &wanted), "geqrf_bufferSize");
         const Workspace<T> work(wanted);
-        const Scratch info(sizeof(int));  // says of arguments alone
+        const Scratch info(sizeof(int));  // reports only wrong arguments
         for (int64_t k = 0; k < a.count; ++k) {
             check(TAPIR_CALL(cusolverDn, geqrf)(own.solver, a.rows, a.columns, a.matrix(k), a.rows,
                                                 static_cast<T*>(tau) + k * std::min(a.rows, a.columns), work.get(), work.size(), info.as<int>()),
@@ -291,7 +291,7 @@ void eigen(const MatrixBatch& batch, void* values, bool vectors, int* info) {
 
 bool has_whole_vectors(const MatrixBatch& a) { return goes_by_jacobi(a); }
 
-// By Jacobi's method, which takes matrices of any shape (gesvd needs rows >= columns) and can do without whole ones.
+// Uses Jacobi's method, which takes matrices of any shape (gesvd needs rows >= columns) and can leave out the whole ones.
 void singular_values(const MatrixBatch& batch, void* left, void* values, void* right, bool whole, int* info) {
     with_type(batch.dtype, [&]<class T>() {
         const Batch<T> a(batch);

@@ -1,8 +1,8 @@
-// Kernels that go over each line of an array twice: for a few numbers about it (a maximum, sums), then to write something in
-// its place. Softmax, cross-entropy and layer normalisation are ops of this kind, and so are their gradients.
+// Kernels that walk over each line of an array twice: first for a few numbers about it (a maximum, sums), then to write
+// results. Softmax, cross-entropy and layer normalisation are ops of this kind, and so are their gradients.
 //
-// An array is seen as (outer, size, inner): outer * inner lines of `size` elements that lie `inner` apart. How a line is
-// worked on depends on its length:
+// An array is seen as (outer, size, inner): outer * inner lines of `size` elements that lie `inner` apart. The method for
+// a line depends on its length:
 //   held      up to 1024 elements by a part of a warp, up to 16384 by a block: read once, kept in registers
 //   streamed  longer ones: read twice, the second time from the last element to the first, as the last ones are in cache
 //   in parts  long ones that are too few to fill the device: each by several blocks, with the numbers of the parts between
@@ -43,7 +43,7 @@ struct LineOp {
     }
 };
 
-/// One that needs to know nothing of a line before it writes.
+/// An op that needs to know nothing of a line before it writes.
 template <class Type, int N>
 struct ElementOp : LineOp<Type, N> {
     struct Stats {};
@@ -64,7 +64,7 @@ struct ElementOp : LineOp<Type, N> {
 
 // --- Lines ---------------------------------------------------------------------------------------------------------------
 
-// V neighbouring elements of some columns. What a missing one counts as is up to the op: value[m] stays as it is.
+// Loads V neighbouring elements of some columns. The op chooses the value of a missing one: value[m] is not changed.
 template <int Count, class Op, int V>
 __device__ __forceinline__ void load_columns(const Op& op, i64 i, typename Op::C (&value)[V][Count]) {
     using T = typename Op::T;
@@ -81,7 +81,7 @@ __device__ __forceinline__ void load_columns(const Op& op, i64 i, typename Op::C
     }
 }
 
-// Elements i, i + 1, ... as they came from memory become what the op sees.
+// Converts elements i, i + 1, ... from their form in memory to the op's.
 template <class Op, int V>
 __device__ __forceinline__ void unpack(const Op& op, i64 i, const Pack<typename Op::T, V> (&pack)[Op::operands],
                                        typename Op::C (&x)[V][Op::operands]) {
@@ -125,7 +125,7 @@ struct HeldLine {
     C x[K][V][Op::operands];
 
     __device__ __forceinline__ int first_of(int k) const { return (k * lanes + lane) * V; }
-    __device__ __forceinline__ bool is_empty() const { return size == 0; }  // one beyond the last
+    __device__ __forceinline__ bool is_empty() const { return size == 0; }  // one beyond the last line
     __device__ __forceinline__ bool leads() const { return lane == 0 && size > 0; }
 
     __device__ __forceinline__ void load(const Op& op) {
@@ -145,7 +145,7 @@ struct HeldLine {
             if (i < size) unpack<Op, V>(op, i, packs[k], x[k]);
         }
     }
-    /// Calls body(i, x) for each of the thread's elements; x: the operands, which may be changed.
+    /// Calls body(i, x) for each of the thread's elements; x are the operands, which may be changed.
     template <class Body>
     __device__ __forceinline__ void each(const Op&, const Body& body) {
         TAPIR_UNROLL
@@ -166,7 +166,7 @@ struct HeldLine {
     }
 };
 
-/// A line, or elements [begin, end) of it, in memory. V: elements of a pack, 1 where stride is not 1.
+/// A line, or elements [begin, end) of it, in memory. V is the elements of a pack, 1 unless stride is 1.
 template <class Op, int V>
 struct StreamedLine {
     using C = typename Op::C;
@@ -175,12 +175,12 @@ struct StreamedLine {
 
     i64 number, offset, stride, begin, end;
     int lanes, lane;
-    bool is_aligned;  // the arrays, to whole packs
+    bool is_aligned;  // the arrays are aligned to whole packs
 
     __device__ __forceinline__ bool is_empty() const { return end == 0; }
     __device__ __forceinline__ bool leads() const { return lane == 0 && begin == 0 && end > 0; }
 
-    // The elements up to the first whole pack and those after the last are taken one by one.
+    // Takes the elements before the first whole pack and after the last one by one.
     template <class Body>
     __device__ __forceinline__ void in_packs(const Op& op, bool backwards, const Body& body) const {
         i64 head = begin;
@@ -193,7 +193,7 @@ struct StreamedLine {
         take<1>(op, before + end - tail, backwards, [&](i64 j) { return j < before ? begin + j : tail + j - before; }, body);
     }
 
-    /// Calls body(x), x[W][operands], with the elements that the thread has at hand at a time.
+    /// Calls body(x), x[W][operands], with the elements that the thread has loaded at a time.
     template <class Body>
     __device__ __forceinline__ void each_pack(const Op& op, const Body& body) const {
         in_packs(op, false, [&]<int W>(i64, C(&x)[W][Op::operands]) { body(x); });
@@ -211,7 +211,7 @@ struct StreamedLine {
     }
 
  private:
-    // Packs 0 ... count-1 of W elements, pack p at element place(p), several loads at a time.
+    // Takes packs 0 ... count-1 of W elements, pack p at element place(p), with several loads at a time.
     template <int W, class Place, class Body>
     __device__ __forceinline__ void take(const Op& op, i64 count, bool backwards, const Place& place, const Body& body) const {
         constexpr int at_once = (V == 1 ? 4 : 2) / Op::operands;
@@ -241,7 +241,7 @@ struct StreamedLine {
 
 // --- Teams ---------------------------------------------------------------------------------------------------------------
 
-/// Neighbouring lanes of a warp, a power of two of them.
+/// Neighbouring lanes of a warp; their number is a power of two.
 struct LaneTeam {
     int lanes;
     template <class C, class Op>
@@ -256,13 +256,13 @@ struct BlockTeam {
         return block_reduce(x, op, identity);
     }
 };
-/// The threads of a block with one threadIdx.x, 32 of these where blockDim.y is not 1.
+/// The threads of a block with the same threadIdx.x, 32 of them unless blockDim.y is 1.
 struct ColumnTeam {
     template <class C, class Op>
     __device__ __forceinline__ C reduce(C x, Op op, C) const {
         __shared__ C part[32][32];
         if (blockDim.y == 1) return x;
-        __syncthreads();  // an earlier call's results have been read
+        __syncthreads();  // waits until an earlier call's results have been read
         part[threadIdx.y][threadIdx.x] = x;
         __syncthreads();
         x = part[0][threadIdx.x];
@@ -273,18 +273,18 @@ struct ColumnTeam {
 
 // --- Kernels -------------------------------------------------------------------------------------------------------------
 
-constexpr unsigned kBlockThreads = 512;  // of a line, at most: each may have 128 registers
-constexpr unsigned kLaneThreads = 128;   // of a block of several lines
+constexpr unsigned kBlockThreads = 512;  // at most for a line: each may have 128 registers
+constexpr unsigned kLaneThreads = 128;   // for a block of several lines
 
 template <class Op>
 struct LineShape {
     static constexpr int pack = 16 / static_cast<int>(sizeof(typename Op::T));
-    // Elements that a thread holds at most, 256 bytes as they are computed.
+    // The most elements that a thread holds: 256 bytes in the computed type.
     static constexpr int bytes = Op::operands * static_cast<int>(sizeof(typename Op::C));
     static constexpr int most = std::min(32, 256 / bytes), most_in_column = std::min(32, 128 / bytes);
 };
 
-/// `lanes` of a warp share a line; a warp has several lines in flight where each is short.
+/// `lanes` of a warp share a line; a warp has several lines in flight if each is short.
 template <class Op, int V, int K>
 __global__ void __launch_bounds__(kLaneThreads) held_by_lanes(Op op, i64 lines, int size, int lanes) {
     constexpr int bytes = V * K * Op::operands * static_cast<int>(sizeof(typename Op::T));
@@ -333,7 +333,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2) streamed_by_block(Op op, i64
     op.finish(line, stats);
 }
 
-/// Block number * parts + part has a part of a line.
+/// Block number * parts + part processes a part of a line.
 template <class Op, int V>
 __global__ void __launch_bounds__(kBlockThreads)
     stats_of_parts(Op op, i64 size, int parts, i64 part_size, bool is_aligned, typename Op::Stats* result) {
@@ -354,7 +354,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     op.finish(line, stats);
 }
 
-// Where line `number` of (outer, size, inner) begins.
+// Returns where line `number` of (outer, size, inner) begins.
 __device__ __forceinline__ i64 column_offset(i64 number, i64 size, i64 inner) {
     if (number <= UINT32_MAX && inner <= UINT32_MAX) {
         const u32 outer = static_cast<u32>(number) / static_cast<u32>(inner);
@@ -394,7 +394,7 @@ template <class Op, int V, int K>
 void launch_held_by_lanes(const Op& op, i64 lines, i64 size, int lanes) {
     constexpr int bytes = V * K * Op::operands * static_cast<int>(sizeof(typename Op::T));
     constexpr int in_flight = bytes >= 16 ? 1 : bytes >= 8 ? 2 : 4;
-    // Small blocks where there are few lines: they reach more multiprocessors.
+    // Uses small blocks if there are few lines: they reach more multiprocessors.
     const unsigned threads = lines * lanes >= 256 * i64{multiprocessors()} ? kLaneThreads : 32;
     launch(held_by_lanes<Op, V, K>, blocks_for(lines, static_cast<i64>(threads) / lanes * in_flight), threads, op, lines, static_cast<int>(size),
            lanes);
@@ -449,7 +449,7 @@ void run_columns(const Op& op, i64 lines, i64 size, i64 inner) {
     launch(streamed_columns<Op>, blocks_for(lines, block.x), block, op, lines, size, inner);
 }
 
-/// All lines of (outer, size, inner); there are some. Columns: whether inner may be other than 1.
+/// Runs op on all lines of (outer, size, inner), at least one. Columns: true if inner may be other than 1.
 template <bool Columns, class Op>
 void run_lines(const Op& op, i64 lines, i64 size, i64 inner) {
     using Shape = LineShape<Op>;
@@ -476,7 +476,7 @@ template <class C>
 struct MaxSum {
     C max = kLowest<C>, sum = C(0);
 
-    /// Takes in the first operand of some elements, without a branch. A nan stays; an infinity makes the sum nan.
+    /// Adds the first operand of some elements, without a branch. A nan stays; an infinity makes the sum nan.
     template <int N, int Operands>
     __device__ __forceinline__ void add(const C (&x)[N][Operands]) {
         C up = max, more = C(0);
@@ -496,7 +496,7 @@ struct MaxSum {
     }
 };
 
-/// Those of a thread's own elements of a line's first operand.
+/// Computes them for a thread's own elements of a line's first operand.
 template <class Op, class Line>
 __device__ __forceinline__ MaxSum<typename Op::C> max_and_sum_of_own(const Op& op, Line& line) {
     MaxSum<typename Op::C> own;
@@ -504,7 +504,7 @@ __device__ __forceinline__ MaxSum<typename Op::C> max_and_sum_of_own(const Op& o
     return own;
 }
 
-/// Those of a whole held line's first operand, which becomes exp(x - largest) where `keep` says so.
+/// Computes them for a whole held line's first operand, which becomes exp(x - largest) if `keep` is set.
 template <class Op, class Line, class Team>
 __device__ __forceinline__ MaxSum<typename Op::C> max_and_sum(const Op& op, Line& line, const Team& team, bool keep) {
     using C = typename Op::C;

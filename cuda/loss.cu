@@ -9,7 +9,7 @@ namespace {
 
 // --- mse_loss --------------------------------------------------------------------------------------------------------------
 
-// In steps of packs where the arrays are aligned, else of elements. A pack's sum is taken in C: double is slow on many
+// Steps by packs if the arrays are aligned, else by elements. A pack's sum is taken in C: double is slow on many
 // devices.
 template <class T>
 struct SquaredDistance {
@@ -53,7 +53,7 @@ struct SquaredDistance {
 };
 
 // Functions for alike_kernel; p0 and p1 are constants.
-struct ScaledDifference {  // of a, b, the gradient of the loss
+struct ScaledDifference {  // takes a, b, the gradient of the loss
     static constexpr int operands = 3;
     template <class C>
     __device__ static C apply(const C (&x)[3], C factor, C) {
@@ -67,7 +67,7 @@ __device__ __forceinline__ C limited_log(C x) {
     return y < C(-100) ? C(-100) : y;  // nan stays
 }
 
-struct BinaryCrossEntropyGradient {  // of g, x, t
+struct BinaryCrossEntropyGradient {  // takes g, x, t
     static constexpr int operands = 3;
     template <class C>
     __device__ static C apply(const C (&x)[3], C, C) {
@@ -76,7 +76,7 @@ struct BinaryCrossEntropyGradient {  // of g, x, t
     }
 };
 
-// out[i] = F(in[0][i], ...); in[k] with one_for_all[k]: one element.
+// out[i] = F(in[0][i], ...); an in[k] with one_for_all[k] has one element.
 template <class F>
 void run_flat(DType dtype, i64 n, const void* const (&in)[F::operands], const bool (&one_for_all)[F::operands], void* out, double p0) {
     ElementwiseArgs args{};
@@ -93,7 +93,7 @@ void run_flat(DType dtype, i64 n, const void* const (&in)[F::operands], const bo
     });
 }
 
-// A block does kThreads packs of 16 bytes.
+// A block processes kThreads packs of 16 bytes.
 template <class T>
 __global__ void __launch_bounds__(kThreads) binary_cross_entropy_kernel(i64 n, const T* x, const T* t, T* y, FaultSlot* fault, bool aligned) {
     using C = Computed<T>;

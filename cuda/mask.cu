@@ -1,4 +1,4 @@
-// Choosing by a mask, the positions where a mask holds, triangles of matrices.
+// Selection by a mask, the positions where a mask is true, triangles of matrices.
 #include <algorithm>
 
 #include "tapir/cuda/indexing.cuh"
@@ -24,7 +24,7 @@ struct Choices {
     T number[2];
 };
 
-// Of 16 bytes, a thread; bytes take a register each.
+// Packs of 16 bytes for each thread; bytes take a register each.
 template <class T>
 constexpr int kPacks = sizeof(T) == 1 ? 1 : 2;
 
@@ -81,13 +81,13 @@ __device__ __forceinline__ Pack<T, V> load_row(const T* p, bool repeats) {
     return x;
 }
 
-// Of packs: where those of the result, the mask and the two arrays are, and which of them repeat one element.
+// Offsets of the packs of the result, the mask and the two arrays. `repeats` marks those that repeat one element.
 struct ChoicePlaces {
     Offsets<4, i32> offsets;
     bool repeats[4];
 };
 
-// n: packs of V elements.
+// n is the number of packs of V elements.
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads) choose_kernel(u32 n, const std::uint8_t* mask, Choices<T> from, T* out, ChoicePlaces places) {
     u32 i = blockIdx.x * static_cast<u32>(kPerBlock) + threadIdx.x;
@@ -179,10 +179,10 @@ void launch_choose(const ChooseArgs& args) {
 
 // --- Where a mask holds ----------------------------------------------------------------------------------------------
 //
-// A block looks after one part of the mask, tile by tile. First each part is counted, one block makes the counts the
-// places where the parts' positions begin, and then the parts are gone through again to write them.
+// A block processes one part of the mask, tile by tile. First each part is counted. Then one block turns the counts into the
+// starts of the parts' positions. Finally the parts are walked again to write them.
 
-constexpr int kTileBytes = 16;  // of the mask, a thread
+constexpr int kTileBytes = 16;  // bytes of the mask for each thread
 constexpr i64 kTile = kThreads * kTileBytes;
 constexpr i64 kMostParts = 2048;
 
@@ -191,7 +191,7 @@ i64 part_size(i64 numel) {
     return (tiles + kMostParts - 1) / kMostParts * kTile;
 }
 
-// Bit i: byte i of the thread's tile holds.
+// Bit i is set if byte i of the thread's tile is true.
 __device__ __forceinline__ u32 tile_bits(const std::uint8_t* mask, i64 first, i64 end, bool aligned) {
     u32 bits = 0;
     if (aligned && first + kTileBytes <= end) {
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kThreads) count_kernel(i64 numel, i64 part, co
     if (threadIdx.x == 0) counts[blockIdx.x] = count;
 }
 
-// How many come before the thread's, in the block; `total`: all of them. All threads call it.
+// Returns the sum of the counts of earlier threads of the block; `total` is the sum of all. All threads must call it.
 template <class T>
 __device__ __forceinline__ T block_prefix(T count, T& total) {
     __shared__ T of_warp[32];
@@ -236,7 +236,7 @@ __device__ __forceinline__ T block_prefix(T count, T& total) {
     return before + sum - count;
 }
 
-// starts[i] = the sum of the counts before it; starts[n] = all. One block.
+// starts[i] = the sum of the counts before it; starts[n] = the sum of all. Runs as one block.
 __global__ void __launch_bounds__(1024) starts_kernel(int n, i64* starts) {
     i64 before = 0;
     for (int first = 0; first < n; first += 1024) {
@@ -295,7 +295,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // --- Triangles -------------------------------------------------------------------------------------------------------
 
-// V elements of a row at once; positions and columns are counted in these.
+// Processes V elements of a row at once; positions and columns are counted in packs of V.
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads) triangle_kernel(i64 n, const T* x, T* out, RowSplit rows, RowSplit matrices, i64 first_kept, bool lower) {
     for (int e = 0; e < kPerThread; ++e) {

@@ -1,4 +1,4 @@
-// Scalar functions as the rows of elementwise.def name them, for float, double and integers.
+// Scalar functions by the names in elementwise.def's rows, for float, double and integers.
 #pragma once
 
 #include <cmath>

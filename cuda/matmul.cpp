@@ -1,7 +1,7 @@
-// Matrix products through cuBLASLt.
+// Matrix products by cuBLASLt.
 //
-// What cuBLASLt needs to know of a product (descriptors, the algorithm that its heuristics choose) is made once for each
-// shape, layout and type, and kept for the thread. It thinks in columns: row-major c = a b is computed as c^T = b^T a^T.
+// The data that cuBLASLt needs for a product (descriptors, the algorithm that its heuristics choose) is made once for each
+// shape, layout and type, and kept for the thread. It is column-major: row-major c = a b is computed as c^T = b^T a^T.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -30,12 +30,12 @@ void check(cublasStatus_t status, const char* call) {
     if (status != CUBLAS_STATUS_SUCCESS) fail_cublas(status, call);
 }
 
-// One side of a product as cuBLASLt sees it: `rows` and `cols` of what is stored, in columns `leading` apart.
+// One side of a product as cuBLASLt sees it: stored as `rows` by `cols`, in columns `leading` apart.
 struct Matrix {
     bool transposed;
     std::int64_t rows, cols, leading;
 
-    // Of `rows` x `cols` elements, where element (r, c) is at r * row + c * col and one of the two is 1.
+    // Describes `rows` x `cols` elements, where element (r, c) is at r * row + c * col and one of the two is 1.
     static Matrix of(std::int64_t rows, std::int64_t cols, std::int64_t row, std::int64_t col) {
         const bool by_columns = row == 1 ? cols == 1 || col >= rows : rows == 1 && (cols == 1 || col >= 1);
         if (by_columns) return {false, rows, cols, cols == 1 ? rows : std::max(col, rows)};
@@ -43,13 +43,13 @@ struct Matrix {
     }
 };
 
-// The largest power of two, 256 at most, that divides the address and the steps of a batch.
+// Returns the largest power of two, at most 256, that divides the address and the steps of a batch.
 std::uint32_t alignment_of(const void* p, std::int64_t step_bytes) {
     const auto bits = reinterpret_cast<std::uintptr_t>(p) | static_cast<std::uintptr_t>(step_bytes) | 256;
     return static_cast<std::uint32_t>(bits & ~(bits - 1));
 }
 
-// Everything that the choice of an algorithm depends on. No gaps: compared and hashed as bytes.
+// Everything that the choice of an algorithm depends on. Has no gaps, because it is compared and hashed as bytes.
 struct Key {
     std::int64_t m, n, k, batch;
     std::int64_t a_leading, b_leading, c_leading;
@@ -65,7 +65,7 @@ struct Plan {
     cublasLtMatmulAlgo_t algo;
     std::size_t workspace;
 };
-constexpr std::size_t kMostPlans = 4096;  // of a thread: then it begins anew
+constexpr std::size_t kMostPlans = 4096;  // for each thread: then it begins anew
 
 cudaDataType_t data_type(DType dtype) {
     switch (dtype) {
@@ -186,7 +186,7 @@ Plan& plan_of(const MatrixProduct& p, const Matrix& left, const Matrix& right) {
     return plans.emplace(key, make_plan(p, left, right, key)).first->second;
 }
 
-// c += bias, where cuBLASLt does not do it with the product.
+// Adds the bias to c, if cuBLASLt cannot do it with the product.
 void add_bias(const MatrixProduct& p) {
     kernels::ElementwiseArgs args;
     args.kernel = {Elementwise::add, -1, kernels::compute_of(p.dtype), false, nullptr};

@@ -7,7 +7,7 @@ namespace {
 using kernels::Finish;
 
 struct Moments {
-    double count, mean, squares;  // squares: of the distances from the mean, added up
+    double count, mean, squares;  // squares: summed squares of the distances from the mean
 };
 
 // Chan, Golub & LeVeque 1979.
@@ -27,7 +27,7 @@ struct MomentsOp {
     bool root;
 
     __device__ Thread begin() const { return identity(); }
-    // Mean and distances of what is in flight in two passes over registers, then merged.
+    // Computes mean and distances of the elements in flight in two passes over registers, then merges them.
     template <int P, int V>
     __device__ __forceinline__ void add(Thread& thread, const Pack<T, V> (&packs)[P], const i64 (&)[P]) const {
         constexpr double count = P * V;

@@ -13,7 +13,7 @@ using kernels::GpuSteps;
 #include "tapir/ops/kernels/optimizer_rules.def"
 #undef TAPIR_RULE
 
-// In one: nvcc copies a small parameter that is indexed to local memory.
+// Both in one parameter: nvcc copies a small parameter that is indexed to local memory.
 template <class Step>
 struct SharedSteps {
     GpuSteps<Step> steps;

@@ -1,5 +1,5 @@
-// Arrays with strides: whether they can be gone through in packs, and in parts where they have more elements than a launch
-// counts, or ones that are further apart than 32 bits reach.
+// Arrays with strides: tests if they can be processed in packs, and cuts them into parts if they have more elements than a launch
+// counts, or elements further apart than 32 bits reach.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace tapir::gpu {
 
-/// The first dimension that can be halved where there are more than kMostPositions positions; else -1.
+/// Returns the first dimension that can be halved if there are more than kMostPositions positions; else -1.
 template <class Args>
 int too_many(const Args& args, i64 positions) {
     if (positions <= kMostPositions) return -1;
@@ -18,8 +18,8 @@ int too_many(const Args& args, i64 positions) {
     return d;
 }
 
-/// The dimension that offsets owe the most to, where they reach kMostPositions; else -1. Of a result, no two elements of which
-/// are one, the offsets say how many there are, too.
+/// Returns the dimension that contributes most to the offsets, if they reach kMostPositions; else -1. For a result, whose elements are
+/// all distinct, the offsets bound the number of elements, too.
 inline int too_wide(int rank, const i64* sizes, const i64* strides) {
     i64 last = 0, most = 0;
     int dimension = -1;
@@ -32,7 +32,7 @@ inline int too_wide(int rank, const i64* sizes, const i64* strides) {
     return last < kMostPositions ? -1 : dimension;
 }
 
-/// Whether each row of an array with these strides is made of packs of V elements that are as aligned as the first.
+/// True if each row of an array with these strides consists of packs of V elements that are as aligned as the first.
 inline bool has_packs(int rank, const i64* strides, i64 V) {
     for (int d = 0; d + 1 < rank; ++d) {
         if (strides[d] % V != 0) return false;
@@ -43,7 +43,7 @@ inline bool has_packs(int rank, const i64* strides, i64 V) {
 enum class Order { forwards, backwards };
 
 /// Calls f with args if dimension(args) is -1, else with two halves of them in that dimension, and so on.
-/// begin_at(part, d, first): of a half, whose sizes and numel are set, what else changes as it begins at `first` of dimension d.
+/// begin_at(part, d, first) changes the rest of a half, whose sizes and numel are set, for its begin at `first` of dimension d.
 template <class Args, class Dimension, class BeginAt, class F>
 void in_halves(const Args& args, Order order, const Dimension& dimension, const BeginAt& begin_at, const F& f) {
     const int d = dimension(args);
@@ -61,7 +61,7 @@ void in_halves(const Args& args, Order order, const Dimension& dimension, const 
     for (const Args& half : halves) in_halves(half, order, dimension, begin_at, f);
 }
 
-/// The address `bytes` further on; null stays so.
+/// Returns the address `bytes` further on; null stays null.
 inline std::byte* moved(void* p, i64 bytes) { return p ? static_cast<std::byte*>(p) + bytes : nullptr; }
 inline const std::byte* moved(const void* p, i64 bytes) { return p ? static_cast<const std::byte*>(p) + bytes : nullptr; }
 

@@ -8,7 +8,7 @@
 
 namespace tapir::gpu {
 
-/// The four words of one counter, of stream 0.
+/// Computes the four words of one counter, of stream 0.
 __device__ __forceinline__ void philox(u64 seed, u64 counter, u32* words) {
     u32 c0 = static_cast<u32>(counter), c1 = static_cast<u32>(counter >> 32), c2 = 0, c3 = 0;
     u32 k0 = static_cast<u32>(seed), k1 = static_cast<u32>(seed >> 32);
@@ -28,7 +28,7 @@ __device__ __forceinline__ void philox(u64 seed, u64 counter, u32* words) {
     words[3] = c3;
 }
 
-/// The words of `Counters` counters, from counter number `first` of a draw on.
+/// Holds the words of `Counters` counters, from counter number `first` of a draw on.
 template <int Counters>
 __device__ __forceinline__ void draw_words(const kernels::Draw& draw, i64 first, u32 (&words)[4 * Counters]) {
     TAPIR_UNROLL

@@ -1,4 +1,4 @@
-// Page-locked host memory, from which and to which devices copy on their own. Kept for reuse by powers of two; a block that a
+// Page-locked host memory, for copies that devices make on their own. Kept for reuse by powers of two; a block that a
 // copy still reads or writes waits for that copy's event first.
 #include <algorithm>
 #include <bit>
@@ -18,7 +18,7 @@ namespace {
 struct PinnedBlock {
     void* data;
     std::size_t bytes;
-    std::vector<cudaEvent_t> events;  // of copies that may be under way
+    std::vector<cudaEvent_t> events;  // of copies that may still run
 
     bool is_free() {
         while (!events.empty() && cudaEventQuery(events.back()) != cudaErrorNotReady) {

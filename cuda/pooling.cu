@@ -1,5 +1,5 @@
-// Pooling: a thread an element of what is written. Gradients are gathered: each element of the input looks at the windows that it
-// is in, so that no two threads write to one place.
+// Pooling: a thread for each element that is written. Gradients are gathered: each element of the input reads the windows that
+// contain it, so that no two threads write to one place.
 #include <limits>
 
 #include "tapir/cuda/device.cuh"
@@ -12,7 +12,7 @@ namespace {
 using kernels::PoolArgs;
 using kernels::PoolShape;
 
-// An element's place by its number, and back. I: unsigned, holds the number of elements.
+// Converts an element's number to its place and back. I must be unsigned and hold the number of elements.
 template <class I>
 struct Places {
     I channels, sizes[3];
@@ -35,7 +35,7 @@ struct Places {
     }
 };
 
-// Where a channel of an image begins, and how far apart its elements are.
+// Where a channel of an image begins, and the distance of its elements.
 struct Channel {
     i64 first, step;
     __device__ __forceinline__ Channel(i64 image, i64 channel, i64 channels, i64 volume, bool channels_last)
@@ -55,7 +55,7 @@ __device__ __forceinline__ void for_window(const PoolShape& s, const i64 (&at)[3
     }
 }
 
-// Calls f(place of a window in the channel, its place by dimension) for those that the element at `at` can be in.
+// Calls f(place of a window in the channel, its place by dimension) for the windows that can contain the element at `at`.
 template <class F>
 __device__ __forceinline__ void for_windows_of(const PoolShape& s, const i64 (&at)[3], const F& f) {
     i64 first[3], end[3];
@@ -67,7 +67,7 @@ __device__ __forceinline__ void for_windows_of(const PoolShape& s, const i64 (&a
     }
 }
 
-// What a thread does for the element `number` of what is written, which is at `at` in its channel of an image.
+// Work of a thread for the written element `number`, which is at `at` in its channel of an image.
 template <class T>
 struct MaxPool {
     static constexpr bool kOfInput = false;

@@ -1,5 +1,5 @@
-// Elements that are loaded at once, and where the elements of arrays with strides are. NVRTC compiles it too (fused.cuh): so nothing is
-// included that it does not have.
+// Packs of elements, and positions of the elements of arrays with strides. NVRTC compiles it too (fused.cuh), so it includes nothing
+// that NVRTC lacks.
 #pragma once
 
 #ifdef __CUDACC_RTC__
@@ -28,7 +28,7 @@ template <class T, int N>
 struct alignas(sizeof(T) * N) Pack {
     T value[N];
 };
-/// Stores a pack at once: nvcc splits what is assigned element by element. kStream: it is not read again soon.
+/// Stores a pack at once: nvcc splits assignments element by element. kStream: it is not read again soon.
 template <bool kStream = false, class T, int N>
 __device__ __forceinline__ void store_pack(T* to, const Pack<T, N>& pack) {
 #ifdef __CUDA_ARCH__
@@ -46,7 +46,7 @@ __device__ __forceinline__ void store_pack(T* to, const Pack<T, N>& pack) {
     *reinterpret_cast<Pack<T, N>*>(to) = pack;
 }
 
-/// Division of a number below 2^31 by one that is known before the launch (Granlund & Montgomery 1994).
+/// Divides a number below 2^31 by one that is known before the launch (Granlund & Montgomery 1994).
 struct Divider {
     u32 divisor = 1, multiplier = 0, shift = 0;
     Divider() = default;
@@ -65,15 +65,15 @@ struct Divider {
     }
 };
 
-/// Where the elements of arrays with strides are; positions below 2^31, counted in row-major order. Offset: i32 where all
-/// offsets are known to fit, which takes half the instructions.
+/// Offsets of the elements of arrays with strides; positions are below 2^31, counted in row-major order. Use i32 as Offset if all
+/// offsets are known to fit: it takes half the instructions.
 template <int Operands, class Offset = i64>
 struct Offsets {
     int rank = 0;
     Divider sizes[8];
     Offset strides[8][Operands];  // in elements
 
-    /// Count: of the first so many operands.
+    /// Count: only the first `Count` operands.
     template <int Count = Operands>
     __device__ __forceinline__ void at(u32 position, Offset (&offset)[Operands]) const {
         for (int k = 0; k < Count; ++k) offset[k] = 0;

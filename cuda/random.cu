@@ -13,9 +13,9 @@ __device__ __forceinline__ u64 word64(const u32 (&words)[Words], int i) {
     return words[2 * i] | static_cast<u64>(words[2 * i + 1]) << 32;
 }
 
-// --- What is made of the words ---------------------------------------------------------------------------------------------
+// --- From words to elements ------------------------------------------------------------------------------------------------
 //
-// A struct with the element type T, how many words an element takes, and make(words, e, first): number first + e of the draw,
+// A struct with the element type T, the number of words for an element, and make(words, e, first): number first + e of the draw,
 // e elements into a thread's words. Normal numbers are made in pairs, by pair(), of the words of both.
 
 template <class Type>
@@ -80,7 +80,7 @@ struct Bernoulli {
     }
 };
 
-// Each element with a probability of its own.
+// Each element has its own probability.
 template <class Type>
 struct BernoulliOf {
     using T = Type;
@@ -116,7 +116,7 @@ __device__ __forceinline__ void make_all(const Maker& maker, const u32 (&w)[N], 
     }
 }
 
-// Elements that a thread makes: 16 bytes, and those of whole counters.
+// Elements that a thread makes: at least 16 bytes, and all elements of whole counters.
 template <class T, int Words>
 constexpr int kMade = 16 / sizeof(T) > 4 / Words ? 16 / sizeof(T) : 4 / Words;
 
@@ -160,7 +160,7 @@ void run(const Draw& draw, const Maker& maker, void* out, i64 n) {
 
 // --- Dropout ---------------------------------------------------------------------------------------------------------------
 
-// y = keep ? x * scale : 0, where keep is drawn (Draws) and written down, or read.
+// y = keep ? x * scale : 0, where keep is drawn and stored (Draws), or read.
 template <class T, bool Draws>
 __global__ void __launch_bounds__(kThreads)
     dropout_kernel(i64 n, const T* x, std::uint8_t* keep, T* y, Draw draw, u32 threshold, bool always, Computed<T> scale, bool aligned) {
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-// The words below it are those that a probability below 1 takes.
+// For a probability below 1, the event happens for words below this threshold.
 u32 threshold_of(double p) { return p >= 1 ? 0 : static_cast<u32>(p * 0x1p32); }
 
 template <bool Draws>

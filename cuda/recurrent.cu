@@ -1,4 +1,4 @@
-// The gates of recurrent cells: everything of a step that follows its matrix products, one thread for V columns of a row.
+// The gates of recurrent cells: everything of a step after its matrix products, with one thread for V columns of a row.
 #include <algorithm>
 
 #include "tapir/cuda/math.cuh"
@@ -15,7 +15,7 @@ using kernels::LstmGatesBackward;
 
 // --- Columns -----------------------------------------------------------------------------------------------------------------
 
-// V neighbouring numbers as they are computed.
+// V neighbouring numbers in the computed type.
 template <class C, int V>
 struct Numbers {
     C value[V] = {};
@@ -29,7 +29,7 @@ __device__ __forceinline__ Numbers<Computed<T>, V> load(const T* p) {
     for (int v = 0; v < V; ++v) x.value[v] = convert<Computed<T>>(pack.value[v]);
     return x;
 }
-/// A place that may be missing: zeros.
+/// Loads from a place that may be missing; then it gives zeros.
 template <int V, class T>
 __device__ __forceinline__ Numbers<Computed<T>, V> load_if(const T* p, i64 offset) {
     return p ? load<V>(p + offset) : Numbers<Computed<T>, V>{};
@@ -42,11 +42,11 @@ __device__ __forceinline__ void store(T* p, const Numbers<C, V>& x) {
     *reinterpret_cast<Pack<T, V>*>(p) = pack;
 }
 
-/// Where a thread's columns are, of an array (rows, width).
+/// Position of a thread's columns in an array (rows, width).
 struct Place {
     i64 row, column;
 };
-/// What kernels know of the rows of a launch: `packs` of V columns make a row.
+/// Kernels' view of the rows of a launch: `packs` of V columns make a row.
 struct Rows {
     i64 first, width;
     u32 count;  // of packs
@@ -70,12 +70,12 @@ void in_launches(i64 rows, i64 width, int columns, const F& f) {
 template <class T>
 constexpr int kColumns = sizeof(T) == 8 ? 2 : 4;
 
-/// Whether packs are worth it: there is enough work for all multiprocessors without.
+/// True if packs are worth it: even with packs all multiprocessors have enough work.
 inline bool many(i64 rows, i64 width) { return rows * width >= 4096 * i64{multiprocessors()}; }
 
 // --- LSTM --------------------------------------------------------------------------------------------------------------------
 
-/// The arguments with their lists, of at most `Most` children, as a kernel gets them.
+/// The arguments with their lists, of at most `Most` children, as a kernel receives them.
 template <class Args, int Most>
 struct Listed {
     Args args;  // its pointers to lists are the host's
@@ -224,7 +224,7 @@ void launch_lstm(void (*kernel)(Rows, Listed<Args, Most>), const Args& args) {
     in_launches(args.rows, args.width, V, [&](const Rows& rows) { launch(kernel, blocks_for(rows.count, kThreads), kThreads, rows, step); });
 }
 
-/// By the kernel for one column a thread, for V columns, or, one column again, for many children.
+/// Launches the kernel for one column a thread, for V columns, or, one column again, for many children.
 template <int V, class Args>
 void run_lstm(void (*one)(Rows, Listed<Args, kFewChildren>), void (*packed)(Rows, Listed<Args, kFewChildren>),
               void (*for_many)(Rows, Listed<Args, kManyChildren>), const Args& args) {

@@ -5,7 +5,7 @@ namespace tapir::gpu {
 namespace {
 
 // Note [Accuracy of sums on a device]
-// What a thread has in flight is added up in float32, in a tree of up to 32 elements; these sums are added up in
+// The elements that a thread has in flight are added in float32, in a tree of up to 32 elements; these sums are added in
 // float64. So the error does not grow with the number of elements.
 template <class T>
 struct SumOp {
@@ -40,7 +40,7 @@ struct SumOp {
     }
 };
 
-// Whether an element is not 0; `flip`: whether none is 0, by "not any is 0".
+// Tests if an element is not 0; with `flip` if none is 0, by "not any is 0".
 template <class T>
 struct AnyOp {
     using Element = T;

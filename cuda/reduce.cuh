@@ -1,10 +1,10 @@
 // Reductions over any dimensions, by any operation. For cuda/*.cu.
 //
-// An operation says what is gathered and how; it is passed to the kernels by value, and has
+// An operation says what is accumulated and how; it is passed to the kernels by value, and has
 //
-//     Element                          what x is made of
+//     Element                          x's element type
 //     kPack                            the most elements to load at once: kPackOf<Element>, or 1
-//     Thread                           what one thread gathers; made by begin()
+//     Thread                           what one thread accumulates; made by begin()
 //     add(thread, packs, positions)    adds packs[p].value[v], element positions[p] + v of those that are reduced
 //     State, end(thread)               what threads and blocks exchange; plain data of whole 4-byte words
 //     identity(), combine(a, b)        of states
@@ -36,7 +36,7 @@ using kernels::ReduceArgs;
 template <class T>
 inline constexpr bool is_real = std::is_floating_point_v<T> || std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>;
 
-/// Where the positions of some dimensions are, counted in row-major order.
+/// Offsets of the positions in some dimensions, which are counted in row-major order.
 struct Layout {
     int rank = 0;
     bool is_wide = false;  // 2^31 positions or more
@@ -65,7 +65,7 @@ struct Layout {
     }
 };
 
-/// Of packs: the last dimension's size is a multiple of `pack`, or there is one dimension at most.
+/// Layout of packs: the last dimension's size is a multiple of `pack`, or there is one dimension at most.
 inline Layout layout_of(int rank, const i64* sizes, const i64* strides, i64 pack) {
     Layout layout;
     layout.rank = rank;
@@ -84,7 +84,7 @@ inline Layout layout_of(int rank, const i64* sizes, const i64* strides, i64 pack
     return layout;
 }
 
-/// Elements of a pack, 16 bytes or 8 elements at most.
+/// Elements of a pack: at most 16 bytes and 8 elements.
 template <class T>
 inline constexpr int kPackOf = sizeof(T) == 1 ? 8 : 16 / static_cast<int>(sizeof(T));
 
@@ -103,7 +103,7 @@ __device__ __forceinline__ State shuffle_xor(State state, int lanes) {
     }
 }
 
-// Combines over groups of `group` threads (a power of two) that follow each other; all threads of the block call it,
+// Combines over groups of `group` consecutive threads (a power of two); all threads of the block must call it,
 // once.
 template <class Op>
 __device__ __forceinline__ typename Op::State combine_group(const Op& op, typename Op::State state, unsigned group) {
@@ -121,7 +121,7 @@ __device__ __forceinline__ typename Op::State combine_group(const Op& op, typena
     return state;
 }
 
-/// Writes N results that follow each other; at once where they make up to 16 bytes.
+/// Writes N consecutive results; at once if they make up to 16 bytes.
 template <int N, class R>
 __device__ __forceinline__ void store_results(R* out, i64 first, const R (&values)[N]) {
     if constexpr (N > 1 && sizeof(R) * N <= 16) {
@@ -133,7 +133,7 @@ __device__ __forceinline__ void store_results(R* out, i64 first, const R (&value
     }
 }
 
-/// of(x) of all elements, combined in a tree.
+/// Combines of(x) of all elements in a tree.
 template <class A, class T, int P, int V, class Of, class Combine>
 __device__ __forceinline__ A fold_packs(const Pack<T, V> (&packs)[P], const Of& of, const Combine& combine) {
     A columns[V];
@@ -151,7 +151,7 @@ __device__ __forceinline__ A fold_packs(const Pack<T, V> (&packs)[P], const Of& 
     return columns[0];
 }
 
-/// Turns the order of numbers round: the largest becomes the smallest. Nan stays nan.
+/// Reverses the order of numbers: the largest becomes the smallest. Nan stays nan.
 template <class C>
 __device__ __forceinline__ C reversed(C x) {
     if constexpr (std::is_floating_point_v<C>) {
@@ -160,7 +160,7 @@ __device__ __forceinline__ C reversed(C x) {
         return ~x;
     }
 }
-/// Nothing is smaller.
+/// The lowest value: nothing is smaller.
 template <class C>
 __device__ __forceinline__ constexpr C lowest() {
     if constexpr (std::is_floating_point_v<C>) {
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(1024) rows_kernel(Op op, const typename Op::El
     typename Op::Thread thread = op.begin();
     if (row < shape.outputs) {
         const T* from = x + shape.kept.at(row);
-        // Packs are counted from the last aligned place; `before`: how many elements of the first are not of this row.
+        // Packs are counted from the last aligned place; `before` is how many elements of the first belong to another row.
         i64 first = 0, end = shape.size / V, before = 0;
         if constexpr (V > 1) {
             if (shape.reduced.rank <= 1) {
@@ -334,7 +334,7 @@ __global__ void __launch_bounds__(kThreads) columns_kernel(Op op, const typename
 
 // --- States of parts -------------------------------------------------------------------------------------------------
 
-// State p of result o is at o * output_stride + p * part_stride. A block takes `across` results.
+// State p of result o is at o * output_stride + p * part_stride. A block processes `across` results.
 template <class Op>
 __global__ void __launch_bounds__(kThreads)
     parts_kernel(Op op, const typename Op::State* partial, i64 outputs, i64 parts, i64 output_stride, i64 part_stride, unsigned across) {
@@ -371,7 +371,7 @@ void reduce_rows(const Op& op, const ReduceArgs& args, i64 outputs) {
     shape.kept = layout_of(args.kept, args.kept_sizes, args.kept_strides, 1);
     shape.reduced = layout_of(args.reduced, args.reduced_sizes, args.reduced_strides, V);
     const i64 packs = (shape.size + V - 1) / V, busy = multiprocessors();
-    // A few packs for each thread; more threads where there are few rows.
+    // A few packs for each thread; more threads if there are few rows.
     unsigned group = packs <= 32 ? power_of_two_from(packs) : packs <= 256 ? 32 : 256, threads = kThreads;
     if (packs >= 4096 && outputs < 4 * busy) group = threads = outputs < busy ? 1024 : 512;
     i64 parts = 1;
@@ -400,7 +400,7 @@ void reduce_columns(const Op& op, const ReduceArgs& args, i64 outputs) {
     shape.reduced = layout_of(args.reduced, args.reduced_sizes, args.reduced_strides, 1);
     const i64 busy = multiprocessors();
     const auto blocks_of = [&](unsigned across) { return (shape.packs + across - 1) / across; };
-    // Wide blocks when there are many results; down to 128 bytes of a row when there are few.
+    // Wide blocks if there are many results; down to 128 bytes of a row if there are few.
     unsigned across = std::min(power_of_two_from(shape.packs), kThreads);
     const unsigned narrow = std::min(across, V > 1 ? 8u : 32u);
     const auto is_few = [&](i64 blocks) { return blocks < (across > 32 ? 8 * busy : busy); };
@@ -423,7 +423,7 @@ void reduce_columns(const Op& op, const ReduceArgs& args, i64 outputs) {
     launch(parts_kernel<Op>, blocks_for(outputs, together), kThreads, op, partial, outputs, parts, i64{1}, outputs, together);
 }
 
-/// Reduces args.x into `outputs` results; how args.reduction, map and finish are meant is the operation's business.
+/// Reduces args.x into `outputs` results; the operation interprets args.reduction, map and finish.
 template <class Op>
 void reduce_by(const Op& op, const ReduceArgs& args, i64 outputs) {
     constexpr int V = Op::kPack;

@@ -6,7 +6,7 @@ namespace {
 
 using kernels::Reduction;
 
-// The largest element; with `flip` the smallest, as the largest of what is in the opposite order. A nan wins.
+// Finds the largest element; with `flip` the smallest, as the largest in the opposite order. A nan wins.
 template <class T>
 struct MaxOp {
     using Element = T;

@@ -10,7 +10,7 @@ using kernels::Finish;
 using kernels::Map;
 using kernels::Reduction;
 
-// kMap: what is known of `map` when it is compiled; Map::none: nothing.
+// kMap is the value of `map` if it is known at compile time; Map::none: not known.
 template <class T, Map kMap>
 struct PowerSumOp {
     using Element = T;
@@ -48,7 +48,7 @@ struct PowerSumOp {
     }
 };
 
-// The largest of the absolute values; with `sign` -1 the smallest, as the largest of their negatives.
+// Finds the largest absolute value; with `sign` -1 the smallest, as the largest of the negated ones.
 template <class T>
 struct AbsoluteOp {
     using Element = T;

@@ -1,4 +1,4 @@
-// The same, without what NVRTC does not have: math.cuh for nvcc, fused.cuh for NVRTC.
+// Scalar functions by the names in elementwise.def's rows, without what NVRTC lacks: math.cuh for nvcc, fused.cuh for NVRTC.
 #pragma once
 
 #include "tapir/cuda/positions.cuh"

@@ -1,6 +1,6 @@
-// Running sums, products, extremes and logarithms of sums of exponentials along lines, and the gradients of products. Accumulated in float64 and 64-bit integers.
-//
-// What is combined is an operation, passed to the kernels by value:
+// Running sums, products, extremes and logarithms of sums of exponentials along lines, and the gradients of products.
+// They accumulate in float64 and 64-bit integers.
+// An operation defines what is combined; it is passed to the kernels by value:
 //
 //     State, identity(), combine(earlier, later)
 //     kItems                                    elements that a thread reads at a time
@@ -11,9 +11,9 @@
 // Positions are counted in the order of the scan, so a reverse scan is one with negative steps.
 //
 // Note [Scans of long lines]
-// Where there are too few lines to keep the device busy, they are cut into parts. A first launch combines each part, a
-// second one scans these totals, and a third scans every part from what comes before it: in a fixed order, unlike scans
-// in one pass, whose sums depend on which block is how far.
+// If there are too few lines to keep the device busy, they are cut into parts. A first launch combines each part, a
+// second one scans these totals, and a third scans every part from what comes before it. The order is fixed, unlike in
+// one-pass scans, whose sums depend on the progress of other blocks.
 #include "tapir/cuda/reduce.cuh"
 
 namespace tapir::gpu {
@@ -26,7 +26,7 @@ struct LinesShape {
     bool reverse;
     i64 per_part;  // positions
 
-    // The element at position j of a line, and from one to the next.
+    // Return the element at position j of a line, and the step to the next.
     __device__ __forceinline__ i64 at(i64 line, i64 j) const {
         const i64 k = reverse ? size - 1 - j : j;
         if (inner == 1) return line * size + k;
@@ -45,7 +45,7 @@ __device__ __forceinline__ State shuffle_up(State state, unsigned lanes, unsigne
     return state;
 }
 
-// What the threads before this one in its group have, combined, and what all of them have. A group: up to 32 threads (a
+// Combines the states of the earlier threads in this one's group, and those of all its threads. A group is up to 32 threads (a
 // power of two), or the block. `phase` alternates between 0 and 1 from call to call.
 template <class Op>
 __device__ __forceinline__ void scan_group(const Op& op, const typename Op::State& own, unsigned group, int phase, typename Op::State& before,
@@ -79,8 +79,8 @@ __device__ __forceinline__ void scan_group(const Op& op, const typename Op::Stat
     before = op.combine(earlier, before);
 }
 
-// Each group of threads scans (a part of) a line by tiles of group * kItems elements. `totals`: only combines the part,
-// into [line][part]. `carries`: what comes before the part, in the same layout; null for nothing.
+// Each group of threads scans (a part of) a line by tiles of group * kItems elements. With `totals` it only combines the part,
+// into [line][part]. `carries` holds what comes before the part, in the same layout; null if nothing does.
 template <class Op>
 __global__ void __launch_bounds__(kThreads)
     scan_rows_kernel(Op op, LinesShape shape, unsigned group, const typename Op::State* carries, typename Op::State* totals) {
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kThreads)
     if (totals && valid && (threadIdx.x & (group - 1)) == 0) totals[place] = carry;
 }
 
-// One thread scans (a part of) a line: neighbouring threads are on neighbouring lines.
+// One thread scans (a part of) a line; neighbouring threads are on neighbouring lines.
 template <class Op>
 __global__ void __launch_bounds__(kThreads)
     scan_columns_kernel(Op op, LinesShape shape, const typename Op::State* carries, typename Op::State* totals) {
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // --- Launching -------------------------------------------------------------------------------------------------------
 
-// The totals of parts become what comes before each: a scan in place.
+// Turns the totals of parts into what comes before each part, by a scan in place.
 template <class Op>
 struct CarryOp {
     using State = typename Op::State;
@@ -355,7 +355,7 @@ struct Affine {  // y -> factor * y + constant
     double factor, constant;
 };
 
-// From the end: after[k] = g[k] + x[k+1] after[k+1], by composing these maps; multiplies it into out.
+// Runs from the end: after[k] = g[k] + x[k+1] after[k+1], by composing these maps; multiplies it into out.
 template <class T>
 struct RecurrenceAfterOp {
     using State = Affine;

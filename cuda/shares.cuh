@@ -1,17 +1,17 @@
-// Work on several arrays in one launch: each gets the blocks that its elements make.
+// Processes several arrays in one launch: each gets as many blocks as its elements need.
 #pragma once
 
 #include "tapir/cuda/device.cuh"
 
 namespace tapir::gpu {
 
-/// Which elements of which array a block does; Most: arrays that there is room for.
+/// Assigns elements of the arrays to blocks; Most: the number of arrays that fit.
 template <int Most>
 class Shares {
  public:
     static constexpr i64 kOfBlock = kThreads * 8;  // elements
 
-    /// The next array.
+    /// Adds the next array.
     void add(i64 n) {
         const u32 before = blocks();
         end_[count_++] = before + blocks_for(n, kOfBlock);
@@ -19,7 +19,7 @@ class Shares {
     int count() const { return count_; }
     u32 blocks() const { return count_ == 0 ? 0 : end_[count_ - 1]; }
 
-    /// Whose elements this block does, and the first of them.
+    /// Returns the array of this block, and the first of its elements.
     __device__ __forceinline__ int array(i64& first) const {
         int low = 0, high = count_ - 1;
         while (low < high) {

@@ -1,4 +1,4 @@
-// Matrix products for which a kernel of a few lines is launched sooner, and is no slower, than cuBLAS's: one to four rows
+// Matrix products for which a small kernel starts sooner, and is no slower, than cuBLAS's: one to four rows
 // times a matrix, which is what a cell of a dynamic model computes, and sums of one to four outer products, which are
 // the gradients of its weights. All are as fast as the matrix can be read.
 #include "tapir/cuda/device.cuh"
@@ -48,7 +48,7 @@ __device__ __forceinline__ void finish(const Operands<T>& p, i64 i, i64 j, C sum
     place = convert<T>(sum);
 }
 
-// Columns of b without gaps (b_row 1), as in x W^T: a warp for each, with 16-byte loads where they are aligned.
+// For columns of b without gaps (b_row 1), as in x W^T: a warp for each, with 16-byte loads if they are aligned.
 template <class T, int M>
 __global__ void __launch_bounds__(kThreads) dots_kernel(Operands<T> p, bool aligned) {
     using C = Computed<T>;
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads) dots_kernel(Operands<T> p, bool alig
     }
 }
 
-// Rows of b without gaps (b_col 1), as in g W: a thread for each column and slice of the rows.
+// For rows of b without gaps (b_col 1), as in g W: a thread for each column and slice of the rows.
 constexpr unsigned kSlices = 32;
 template <class T, int M>
 __global__ void __launch_bounds__(32 * kSlices) columns_kernel(Operands<T> p) {
@@ -172,7 +172,7 @@ void launch_integers(MatrixProduct p) {
 }  // namespace
 
 bool multiply_small(const MatrixProduct& p) {
-    if (p.k == 0) {  // nothing to add up: zeros or the bias
+    if (p.k == 0) {  // no terms: zeros or the bias
         MatrixProduct one = p;
         for (i64 i = 0; i < p.batch; ++i) {
             with_floating(p.dtype,

@@ -7,7 +7,7 @@ namespace {
 
 using kernels::SoftmaxArgs;
 
-// kCausal: of the elements that seen_by() counts; 0 behind them.
+// kCausal: only over the elements that seen_by() counts; 0 behind them.
 template <class T, bool kCausal>
 struct Softmax : LineOp<T, 1> {
     using C = Computed<T>;
@@ -15,7 +15,7 @@ struct Softmax : LineOp<T, 1> {
     bool log;
     SoftmaxArgs args;
 
-    // Element i of a line, -inf where it does not count.
+    // Returns element i of a line, -inf if it does not count.
     template <class Line>
     __device__ C counted(const Line& line, i64 i, C x) const {
         return i < seen_by(args, line.number) ? x : -static_cast<C>(__builtin_inf());
@@ -85,7 +85,7 @@ struct LogSumExp : LineOp<T, 1> {
     __device__ Stats held(Line& line, const Team& team) const {
         return max_and_sum(*this, line, team, false);
     }
-    // A maximum that is not finite is the result: all are -inf, or one is inf or nan.
+    // If the maximum is not finite it is the result: all are -inf, or one is inf or nan.
     template <class Line>
     __device__ void finish(Line& line, const Stats& stats) const {
         if (line.leads()) result[line.number] = convert<T>(is_finite(stats.max) ? stats.max + log(stats.sum) : stats.max);

@@ -1,12 +1,12 @@
-// Sorting along lines. Results are those of a stable sort.
+// Sorts along lines. Results are those of a stable sort.
 //
-// Short lines are sorted by comparing (key, position) within a block. Of long lines the first few are selected, part by
-// part, and sorted as short ones. Otherwise long lines are sorted by radix, in sort_long.cu.
+// Short lines are sorted by comparing (key, position) within a block. The first few elements of a long line are selected, part by
+// part, and sorted as a short line. Otherwise long lines are sorted by radix, in sort_long.cu.
 //
 // Note [Selecting the first k]
-// A block takes a part of a line and keeps its k first elements, in the order of the line. These are the elements of a
+// A block takes a part of a line and keeps its k first elements, in the order of the line. They form a
 // shorter line, which is cut into parts again, until it is short enough to be sorted. Within a part the k-th key is
-// found digit by digit: a histogram of the digits of those keys that agree with it so far says what the next one is.
+// found digit by digit: a histogram of the next digit, over the keys that agree with it so far, determines that digit.
 #include <algorithm>
 #include <memory>
 
@@ -16,12 +16,12 @@ namespace tapir::gpu {
 namespace {
 
 constexpr i64 kShortLine = 1024;    // lines of this length and less are sorted within a block
-constexpr i64 kMostSelected = 512;  // up to so many elements of longer lines are selected
+constexpr i64 kMostSelected = 512;  // up to this many elements of longer lines are selected
 
 template <class T>
 using KeyOf = typename SortKey<T>::Key;
 
-// The elements of a tensor.
+// Reads the elements of a tensor.
 template <class T>
 struct TensorLines {
     SortKey<T> sort_key;
@@ -32,7 +32,7 @@ struct TensorLines {
     __device__ __forceinline__ i64 index(i64, i64 j) const { return j; }
 };
 
-// What was selected from them.
+// Reads the selected elements.
 template <class T>
 struct SelectedLines {
     const KeyOf<T>* keys;
@@ -61,7 +61,7 @@ struct SortedLines {
 
 constexpr unsigned kBlockItems = static_cast<unsigned>(kShortLine);
 
-// Orders each run of `length` items (a power of two) by (key, position): a bitonic sort (Batcher 1968).
+// Sorts each run of `length` items (a power of two) by (key, position): a bitonic sort (Batcher 1968).
 template <class Key>
 __device__ __forceinline__ void sort_runs(Key* keys, std::uint16_t* positions, unsigned length) {
     for (unsigned sorted = 2; sorted <= length; sorted *= 2) {
@@ -79,7 +79,7 @@ __device__ __forceinline__ void sort_runs(Key* keys, std::uint16_t* positions, u
                     positions[j] = p;
                 }
             }
-            // A warp's pairs make up 64 items that follow each other, as long as they are no further apart.
+            // A warp's pairs cover 64 consecutive items, as long as the two items of a pair are at most 32 apart.
             const unsigned next = distance > 1 ? distance / 2 : sorted;
             if (distance > 32 || next > 32) {
                 __syncthreads();
@@ -91,14 +91,14 @@ __device__ __forceinline__ void sort_runs(Key* keys, std::uint16_t* positions, u
     __syncthreads();
 }
 
-// `run`: source.size or the next power of two; a block sorts kBlockItems / run lines.
+// `run` is source.size or the next power of two; a block sorts kBlockItems / run lines.
 template <class T, class Source>
 __global__ void __launch_bounds__(kThreads) sort_short_kernel(Source source, SortedLines<T> out, unsigned run) {
     __shared__ KeyOf<T> keys[kBlockItems];
     __shared__ std::uint16_t positions[kBlockItems];
     const unsigned lines = kBlockItems / run;
     const i64 first = static_cast<i64>(blockIdx.x) * lines;
-    const bool along = out.inner == 1;  // which way memory runs
+    const bool along = out.inner == 1;  // true: memory runs along the lines
     for (unsigned i = threadIdx.x; i < kBlockItems; i += kThreads) {
         const unsigned line = along ? i / run : i % lines, j = along ? i % run : i / lines, at = line * run + j;
         const bool valid = first + line < source.lines && j < source.size;
@@ -125,10 +125,10 @@ void sort_short(const Source& source, const SortedLines<T>& out) {
 
 constexpr int kPart = 4096, kPerThread = kPart / static_cast<int>(kThreads);
 
-// Shared memory has a gap after each kPerThread items: threads that read items of their own then do not collide.
+// Shared memory has a gap after each kPerThread items, to avoid bank conflicts between threads that read items of their own.
 __device__ __forceinline__ int place_of(int i) { return i + i / kPerThread; }
 
-// The sum of what the threads before this one have; for all threads of a block.
+// Returns the sum of the earlier threads' numbers; must be called by all threads of a block.
 __device__ __forceinline__ u32 sum_before(u32 own, u32& all) {
     __shared__ u32 of_warp[kThreads / 32];
     u32 upto = own;
@@ -148,8 +148,8 @@ __device__ __forceinline__ u32 sum_before(u32 own, u32& all) {
     return before;
 }
 
-// The k-th smallest of `count` keys, and in `wanted` how many of those equal to it are among the first k. Of `bits`
-// bits.
+// Returns the k-th smallest of `count` keys of `bits` bits; `wanted` is how many of those equal to it are among the first
+// k.
 template <class Key>
 __device__ __forceinline__ Key find_kth(const Key* keys, int count, u32 k, int bits, u32& wanted) {
     __shared__ u32 histogram[kThreads];
@@ -178,7 +178,7 @@ __device__ __forceinline__ Key find_kth(const Key* keys, int count, u32 k, int b
 }
 
 // Keeps the k first elements of each part of kPart, or all of a last part that has fewer, in the order of the line.
-// A line's parts follow each other: `kept` elements in all.
+// A line's parts are consecutive: `kept` elements in all.
 template <class T, class Source>
 __global__ void __launch_bounds__(kThreads) select_kernel(Source source, i64 parts, u32 k, i64 kept, KeyOf<T>* to_keys, i64* to_indices) {
     using Key = KeyOf<T>;

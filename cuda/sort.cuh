@@ -1,4 +1,4 @@
-// What the ways to sort share. See sort.cu.
+// Common parts of the ways to sort. See sort.cu.
 #pragma once
 
 #include "tapir/cuda/allocator.h"
@@ -9,7 +9,7 @@ namespace tapir::gpu {
 
 using kernels::SortArgs;
 
-/// Where an element of a line is, in x or (with k for size) in the results.
+/// Returns where an element of a line is, in x or (with k for size) in the results.
 __device__ __forceinline__ i64 element_at(i64 line, i64 j, i64 size, i64 inner) {
     if (inner == 1) return line * size + j;
     const i64 outer = line / inner;

@@ -42,7 +42,7 @@ struct SortKey {
         return descending ? static_cast<Bits>(~b) : b;
     }
 
-    /// The element, where its key tells it: not for zeros and nan.
+    /// True if the key determines the element: not for zeros and nan.
     __device__ __forceinline__ bool tells(Key key) const {
         const Bits b = static_cast<Bits>(descending ? ~key : key);
         return !is_float || (b != sign && b != all);

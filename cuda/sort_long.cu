@@ -1,7 +1,7 @@
-// Sorting long lines by radix, with CUB.
+// Sorts long lines by radix, with CUB.
 //
-// Many lines are sorted as one array, by (line, key): the line's number stands above the key's bits. Where both
-// do not fit into 64 bits, a second, stable sort puts the lines together. Elements are taken in the order of memory,
+// Many lines are sorted as one array, by (line, key): the line's number stands above the key's bits. If both
+// do not fit into 64 bits, a second, stable sort groups the lines. Elements are taken in the order of memory,
 // which is also that of each line, so that equal ones keep it.
 #include <algorithm>
 #include <bit>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr i64 kMostTogether = i64{1} << 26;  // elements of several lines
 
-// Some lines: all of some outer positions, or some columns of one.
+// A group of lines: all of some outer positions, or some columns of one.
 struct LineGroup {
     i64 outer, outers, column, width;
     i64 size, inner;  // of the whole tensor
@@ -34,7 +34,7 @@ struct Buffers {
           keys(key_memory.as<K>(), key_memory.as<K>() + n), values(value_memory.as<V>(), value_memory.as<V>() + n) {}
 };
 
-// Stable; by the lower `bits` of the keys.
+// Sorts stably by the lower `bits` of the keys.
 template <class K, class V>
 void radix_sort(cub::DoubleBuffer<K>& keys, cub::DoubleBuffer<V>& values, i64 n, int bits) {
     Stream& stream = current();
@@ -50,7 +50,7 @@ struct Split {  // positions of a group: (outers, size, width) in memory; (lines
     std::conditional_t<sizeof(V) == 4, Divider, WideDivider> width, size, k;
 };
 
-// The quotient, leaving the remainder.
+// Returns the quotient and leaves the remainder.
 template <class D, class V>
 __device__ __forceinline__ V split_off(const D& divider, V& n) {
     const V quotient = divider.quotient(n);
@@ -58,7 +58,7 @@ __device__ __forceinline__ V split_off(const D& divider, V& n) {
     return quotient;
 }
 
-// kApart: the keys do not have the line's number; values are then positions (line, j) instead of j.
+// kApart: the keys lack the line's number; values are then positions (line, j) instead of j.
 template <class T, class K, class V, bool kApart>
 __global__ void __launch_bounds__(kThreads)
     make_keys_kernel(SortKey<T> sort_key, const T* x, V count, LineGroup group, Split<V> split, K* keys, V* values) {

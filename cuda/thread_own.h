@@ -1,4 +1,4 @@
-// What CUDA made for one thread: lent to it, and to another when it ends.
+// CUDA objects that belong to one thread; when it ends, another thread gets them.
 #pragma once
 
 #include <mutex>
@@ -6,8 +6,8 @@
 
 namespace tapir::gpu {
 
-/// The calling thread's own T. It is never destroyed, since CUDA may be gone when a thread ends: the next thread that asks
-/// gets it as it is.
+/// Returns the calling thread's own T. It is never destroyed, since CUDA may be gone when a thread ends: the next thread that asks
+/// gets it unchanged.
 template <class T>
 T& thread_own() {
     struct Spare {

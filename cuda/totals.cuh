@@ -1,4 +1,4 @@
-// Sums over whole arrays, as double: of what each block sums up, in the order of the blocks, so they are the same each time.
+// Sums over whole arrays, as double. The sums of blocks are added in the order of the blocks, so they are the same each time.
 //
 //     struct Terms {
 //         static constexpr int count;                                         // of sums
@@ -22,7 +22,7 @@ __device__ __forceinline__ void finish_totals(const Terms& terms, double (&sum)[
     for (int s = 0; s < Terms::count; ++s) of_blocks[blockIdx.x * Terms::count + s] = sum[s];
 }
 
-/// of_blocks: null where there is one block.
+/// of_blocks is null if there is one block.
 template <class Terms>
 __global__ void __launch_bounds__(kThreads) total_kernel(Terms terms, i64 n, double* of_blocks) {
     double sum[Terms::count] = {};
@@ -39,10 +39,10 @@ __global__ void __launch_bounds__(kThreads) total_of_blocks_kernel(Terms terms, 
     finish_totals(terms, sum, nullptr);
 }
 
-/// n: how many steps there are to take in all; may be 0.
+/// n is the number of steps in all; it may be 0.
 template <class Terms>
 void run_totals(const Terms& terms, i64 n) {
-    constexpr i64 steps_of_thread = 4;  // at least, but for the last ones
+    constexpr i64 steps_of_thread = 4;  // at least, except for the last threads
     const i64 wanted = (n + kThreads * steps_of_thread - 1) / (kThreads * steps_of_thread);
     const auto blocks = static_cast<unsigned>(std::clamp<i64>(wanted, 1, 8 * i64{multiprocessors()}));
     if (blocks == 1) return launch(total_kernel<Terms>, 1, kThreads, terms, n, nullptr);

@@ -1,5 +1,5 @@
-// TAPIR_UNROLL before a loop: each of its rounds becomes code of its own, so that what it indexes can stay in registers.
-// TAPIR_ROLLED: none does, which keeps code small that is in hundreds of kernels.
+// TAPIR_UNROLL before a loop makes each round code of its own, so that arrays indexed by it can stay in registers.
+// TAPIR_ROLLED prevents that: it keeps code small that is in hundreds of kernels.
 #pragma once
 
 #ifdef __CUDACC__

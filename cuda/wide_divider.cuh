@@ -1,4 +1,4 @@
-// Division of large positions.
+// Divides large positions.
 #pragma once
 
 #include "tapir/cuda/device.cuh"

@@ -1,4 +1,4 @@
-// Activations and reshapings as layers, for Sequential and for names in a printed model. In code of your own call the functions:
+// Activations and reshapings as layers, for Sequential and for names in a printed model. Code that calls them itself can use the functions:
 // relu(x), x.flatten(1). A Sequential takes functions as well: nn::Sequential(nn::Linear(3, 4), relu).
 #pragma once
 
@@ -34,7 +34,7 @@ TAPIR_ACTIVATION(Hardsigmoid, hardsigmoid(x))
 TAPIR_ACTIVATION(Hardswish, hardswish(x))
 #undef TAPIR_ACTIVATION
 
-// With one number.
+// Activations with one number.
 #define TAPIR_ACTIVATION_OF_NUMBER(Name, number, value, call)       \
     class Name : public Module {                                    \
      public:                                                        \
@@ -107,7 +107,7 @@ class Threshold : public Module {
     double threshold_, value_;
 };
 
-// Along one dimension; PyTorch's default of none given is gone there, too.
+// Activations along one dimension. PyTorch deprecates its default dimension; here it must be given.
 #define TAPIR_ACTIVATION_ALONG(Name, call, ...)              \
     class Name : public Module {                             \
      public:                                                 \
@@ -127,7 +127,7 @@ TAPIR_ACTIVATION_ALONG(Softmin, softmin)
 TAPIR_ACTIVATION_ALONG(GLU, glu, = -1)
 #undef TAPIR_ACTIVATION_ALONG
 
-/// The dimensions [start_dim, end_dim] become one.
+/// Merges the dimensions [start_dim, end_dim] into one.
 class Flatten : public Module {
  public:
     explicit Flatten(int start_dim = 1, int end_dim = -1) : start_(start_dim), end_(end_dim) {}
@@ -141,7 +141,7 @@ class Flatten : public Module {
     int start_, end_;
 };
 
-/// One dimension becomes several.
+/// Splits one dimension into several.
 class Unflatten : public Module {
  public:
     Unflatten(int dim, const Shape& sizes) : dim_(dim), sizes_(sizes) {}

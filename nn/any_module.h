@@ -1,4 +1,4 @@
-// AnyModule: a layer of any type behind one type, what Sequential, ModuleList and ModuleDict hold.
+// AnyModule: holds a layer of any type. Sequential, ModuleList and ModuleDict hold these.
 #pragma once
 
 #include <type_traits>
@@ -11,15 +11,15 @@
 namespace tapir::nn {
 
 namespace detail {
-/// Something that makes a tensor of a tensor.
+/// Satisfied by types that can be called with a tensor and return one.
 template <class Layer>
 constexpr bool kTakesTensor = requires(Layer& layer, const In& x) { Tensor(layer.forward(x)); } || requires(Layer& layer, const In& x) {
     Tensor(layer.forward(x.tensor));
 } || requires(Layer& layer, const In& x) { Tensor(layer(x)); } || requires(Layer& layer, const In& x) { Tensor(layer(x.tensor)); };
 }  // namespace detail
 
-/// Holds one module of any type, or a function or lambda of a tensor (ValueError for a null one). As of any module, a copy shares its
-/// tensors; clone() gives one that does not.
+/// Holds one module of any type, or a function or lambda of a tensor (ValueError for a null one). As with any module, a copy shares its
+/// tensors; clone() makes one that does not.
 class AnyModule {
  public:
     AnyModule() noexcept = default;  ///< holds nothing
@@ -41,22 +41,22 @@ class AnyModule {
     }
     ~AnyModule() { delete held_; }
 
-    /// forward(x), for modules that have it of one tensor, or the function of x. Throws ValueError for others.
+    /// Calls forward(x), for modules that have it for one tensor, or the function with x. Throws ValueError for others.
     Tensor operator()(In x) const {
         if (!held_) fail_empty(x.loc);
         return held_->call(x);
     }
-    /// Whether it holds a module or a function.
+    /// True if it holds a module or a function.
     bool has_value() const noexcept { return held_; }
-    /// The module; null for a function, and where there is nothing.
+    /// Returns the module; null for a function, and if it holds nothing.
     Module* get() const noexcept { return held_ ? held_->module() : nullptr; }
-    /// The module. Throws ValueError for a function, and where there is nothing.
+    /// Returns the module. Throws ValueError for a function, and if it holds nothing.
     Module& module(Loc loc = Loc::current()) const {
         Module* held = get();
         if (!held) fail_module(loc);
         return *held;
     }
-    /// The module as what it is, or one of its bases. Throws ValueError where it is something else.
+    /// Returns the module as its own type, or as one of its bases. Throws ValueError if it has another type.
     template <class M>
     M& as(Loc loc = Loc::current()) const {
         M* module = dynamic_cast<M*>(get());
@@ -105,7 +105,7 @@ class AnyModule {
         Base* copy() const override { return new Holder(layer); }
         Layer layer;
     };
-    [[noreturn]] void fail_module(const Loc& loc) const;  // there is none
+    [[noreturn]] void fail_module(const Loc& loc) const;  // it holds no module
     [[noreturn]] void fail_type(const std::type_info& wanted, const Loc& loc) const;
     [[noreturn]] static void fail_call(const Loc& loc);
     [[noreturn]] static void fail_empty(const Loc& loc);
@@ -113,11 +113,11 @@ class AnyModule {
     Base* held_ = nullptr;
 };
 
-/// A copy with tensors of its own: see clone() of a module.
+/// Returns a copy with tensors of its own: see clone() of a module.
 AnyModule clone(const AnyModule& module, Loc loc = Loc::current());
 
 namespace detail {
-/// Where a container of `size` has what stands at i: negative positions count from the end. Throws IndexError, in which `container`
+/// Returns where a container of `size` has element i; negative positions count from the end. Throws IndexError that says `container`
 /// has no such `what`.
 std::size_t place(const IndexArg& i, std::size_t size, const char* container, const char* what);
 }  // namespace detail

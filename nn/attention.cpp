@@ -25,17 +25,17 @@ using std::int64_t;
 
 Tensor xavier(const Shape& shape, const Loc& loc) { return init::xavier_uniform_(empty_parameter(shape, loc), 1, loc); }
 
-// Block `i` of three, of the weight or the bias.
+// Returns block `i` of three, of the weight or the bias.
 Tensor third(const Tensor& t, int64_t i, int64_t size) { return t.defined() ? narrow(t, 0, i * size, size) : t; }
 
-// Where a mask of an attention module does not let look, as floats to be added or as bools of what may be seen.
+// Converts a mask of an attention module to floats to be added, or to bools that are true where attention is allowed.
 Tensor allowed(const Tensor& mask) { return mask.dtype() == bool_ ? logical_not(mask) : mask; }
 
-// Both hold: of two masks of bools or floats.
+// Combines two masks of bools or floats, so that both apply.
 Tensor both(const Tensor& a, const Tensor& b) {
     if (!a.defined() || !b.defined()) return a.defined() ? a : b;
     if (a.dtype() == bool_ && b.dtype() == bool_) return logical_and(a, b);
-    const auto added = [](const Tensor& m, const Tensor& other) {  // to scores
+    const auto added = [](const Tensor& m, const Tensor& other) {  // converts to floats that are added to scores
         if (m.dtype() != bool_) return m;
         return where(m, zeros({}, {other.dtype(), m.device()}), full({}, -std::numeric_limits<double>::infinity(), {other.dtype(), m.device()}));
     };
@@ -84,7 +84,7 @@ AttentionResult MultiheadAttention::forward(In query, const Tensor& key, const T
     const char* const op = "MultiheadAttention";
     const Loc& loc = query.loc;
     for (const In& x : {query, In(key, loc), In(value, loc)}) tapir::detail::check_defined(x, op);
-    if (tapir::detail::thread.caller.line() == 0) {  // not a part of a transformer, whose caller sees no weights
+    if (tapir::detail::thread.caller.line() == 0) {  // not within a transformer, whose caller sees no weights
         tapir::detail::thread.left_out = masks.need_weights ? nullptr : "the weights of MultiheadAttention ({.need_weights = true})";
         tapir::detail::thread.left_out_at = loc;
     }
@@ -120,7 +120,7 @@ AttentionResult MultiheadAttention::forward(In query, const Tensor& key, const T
     check_mask("key_padding_mask", masks.key_padding_mask);
     const CallerScope caller(loc);
 
-    // (time, batch, ...) or (batch, time, ...) -> (batch, heads, time, head), a view.
+    // View (time, batch, ...) or (batch, time, ...) as (batch, heads, time, head).
     const auto in_heads = [&](const Tensor& t) {
         const bool batch_first = options_.batch_first && rank == 3;
         const int64_t time = t.numel() / std::max<int64_t>(batch * embed, 1);

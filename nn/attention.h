@@ -3,7 +3,7 @@
 // or one sequence (time, features).
 //
 // Masks are those of PyTorch's modules: in a mask of bools TRUE MEANS LEFT OUT, the opposite of
-// scaled_dot_product_attention's; a mask of floats is added to the scores.
+// scaled_dot_product_attention's. A mask of floats is added to the scores.
 #pragma once
 
 #include "tapir/nn/layers.h"
@@ -19,23 +19,23 @@ struct MultiheadAttentionOptions {
 };
 
 struct AttentionMasks {
-    Tensor key_padding_mask{};         ///< (batch, S), or (S,): keys that nobody looks at
-    Tensor attn_mask{};                ///< (L, S) or (batch * heads, L, S): keys that a query does not look at
-    bool is_causal = false;            ///< query i looks at keys 0 to i only
+    Tensor key_padding_mask{};         ///< (batch, S), or (S,): keys that no query attends to
+    Tensor attn_mask{};                ///< (L, S) or (batch * heads, L, S): keys that a query does not attend to
+    bool is_causal = false;            ///< query i attends to keys 0 to i only
     bool need_weights = false;         ///< returns the weights as well, which takes their memory (PyTorch's default is true)
     bool average_attn_weights = true;  ///< over the heads; false needs need_weights (ValueError)
 };
 
 struct AttentionResult {
     Tensor output;   // like the query
-    Tensor weights;  // (batch, L, S), or (batch, heads, L, S); UNDEFINED unless asked for by AttentionMasks::need_weights,
-                     // as the error says where it is read
+    Tensor weights;  // (batch, L, S), or (batch, heads, L, S); UNDEFINED unless AttentionMasks::need_weights asks for it:
+                     // the error that reading it throws says so
 };
 
-/// Attention in several subspaces: each head has its share of embed_dim.
+/// Attention in several subspaces: each head uses its part of embed_dim.
 class MultiheadAttention : public Module {
  public:
-    Parameter in_proj_weight;                               ///< (3 embed_dim, embed_dim); undefined where kdim or vdim differ:
+    Parameter in_proj_weight;                               ///< (3 embed_dim, embed_dim); undefined if kdim or vdim differ:
     Parameter q_proj_weight, k_proj_weight, v_proj_weight;  ///< then these are (embed_dim, embed_dim, kdim and vdim)
     Parameter in_proj_bias;                                 ///< (3 embed_dim,)
     Linear out_proj;
@@ -61,18 +61,18 @@ struct TransformerOptions {
     TransformerActivation activation = TransformerActivation::relu;
     double layer_norm_eps = 1e-5;
     bool batch_first = false;
-    bool norm_first = false;  ///< normalise what goes into each part, not what comes out
+    bool norm_first = false;  ///< normalise the input of each part, not its output
     bool bias = true;
 };
 
-/// What a transformer's layers look at. Masks as in AttentionMasks; memory_* are those of the encoder's result.
+/// What a transformer's layers attend to. Masks as in AttentionMasks; memory_* are masks over the encoder's result.
 struct TransformerMasks {
     Tensor mask{}, key_padding_mask{};
     bool is_causal = false;
     Tensor memory_mask{}, memory_key_padding_mask{};
 };
 
-/// What an encoder's and a decoder's layer have in common: self-attention and two linear layers, each added to its input.
+/// Common base of encoder and decoder layers: self-attention and two linear layers, each added to its input.
 class TransformerLayer : public Module {
  public:
     MultiheadAttention self_attn;
@@ -82,7 +82,7 @@ class TransformerLayer : public Module {
  protected:
     TransformerLayer(std::int64_t d_model, std::int64_t nhead, const TransformerOptions& options, const Loc& loc);
     Tensor drop(const Tensor& x) const;
-    /// What is added: by attention to x itself, and by the linear layers.
+    /// Return what is added: attention to x itself, and the linear layers.
     Tensor attend(const Tensor& x, const TransformerMasks& masks) const;
     Tensor feed(const Tensor& x) const;
 
@@ -97,7 +97,7 @@ class TransformerEncoderLayer : public TransformerLayer {
     void members(Members& m) override;
 };
 
-/// Between the two, attention to the encoder's result `memory`, added as well.
+/// Adds attention to the encoder's result `memory` between the two.
 class TransformerDecoderLayer : public TransformerLayer {
  public:
     MultiheadAttention multihead_attn;
@@ -143,7 +143,7 @@ struct TransformerModelOptions {
     TransformerOptions layer = {};  ///< of all layers
 };
 
-/// Masks of both sides, as in AttentionMasks; memory_* say what the decoder may look at of the encoder's result.
+/// Masks of both sides, as in AttentionMasks; memory_* mask what the decoder may attend to in the encoder's result.
 struct TransformerModelMasks {
     Tensor src_mask{}, tgt_mask{}, memory_mask{};
     Tensor src_key_padding_mask{}, tgt_key_padding_mask{}, memory_key_padding_mask{};
@@ -163,7 +163,7 @@ class Transformer : public Module {
     Tensor operator()(In src, const Tensor& tgt, const TransformerModelMasks& masks = {}) const { return forward(src, tgt, masks); }
     void members(Members& m) override;
 
-    /// (size, size): -infinity above the diagonal, 0 elsewhere.
+    /// Returns (size, size): -infinity above the diagonal, 0 elsewhere.
     static Tensor generate_square_subsequent_mask(std::int64_t size, Loc loc = Loc::current());
 };
 

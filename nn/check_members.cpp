@@ -1,4 +1,4 @@
-// Comparing what a tape has met with what a model names.
+// Compares the tensors that a tape has used with those that a model names.
 #include "tapir/nn/check_members.h"
 
 #include <algorithm>

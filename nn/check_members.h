@@ -1,4 +1,4 @@
-// What members() has forgotten: parameters that a model uses and does not name, so that nothing trains, saves or moves them.
+// Finds parameters that a model uses but members() does not name, so that they are not trained, saved or moved.
 //
 //     Tape tape;
 //     Tensor loss = cross_entropy(model(x), y);
@@ -13,18 +13,18 @@
 
 namespace tapir::nn {
 
-/// A leaf that a tape has met.
+/// A leaf that ops on a tape have used.
 struct ForgottenLeaf {
     Tensor leaf;
     Loc first_used;      ///< the line of the op that used it first
-    std::string module;  ///< where that was, "encoder.cell"; see ModuleScope
+    std::string module;  ///< the module that used it, "encoder.cell"; see ModuleScope
 };
 
-/// The leaves with requires_grad() that ops on the tape have used, and that are no parameters or buffers of the model, in the order of
-/// their first uses. `others`: what is to be none of the model's, as inputs whose gradients are wanted, and another model's parameters.
+/// Returns the leaves with requires_grad() that ops on the tape have used and that are no parameters or buffers of the model, in the order
+/// of their first uses. `others` are tensors that need not belong to the model: inputs whose gradients are wanted, another model's parameters.
 std::vector<ForgottenLeaf> forgotten_leaves(const Module& model, const Tape& tape, const std::vector<Tensor>& others = {});
 
-/// Throws ValueError that lists them, if there are any. Call it once, after the first forward pass.
+/// Throws ValueError that lists the forgotten leaves, if there are any. Call it once, after the first forward pass.
 void check_members(const Module& model, const Tape& tape, const std::vector<Tensor>& others = {}, Loc loc = Loc::current());
 
 }  // namespace tapir::nn

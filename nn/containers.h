@@ -1,5 +1,5 @@
-// Lists and dictionaries of layers of several types, which know what to call. A list of one type is a std::vector, a dictionary of
-// one type a std::map; nn::Members takes both, and pointers to modules.
+// Lists and dictionaries of layers of several types, which can be called. For layers of one type use a std::vector or a
+// std::map; nn::Members takes both, and pointers to modules.
 //
 //     struct Model : nn::Module {
 //         nn::ModuleList layers{nn::Linear(3, 8), nn::ReLU(), nn::Linear(8, 3)};
@@ -23,7 +23,7 @@
 
 namespace tapir::nn {
 
-/// Modules, or functions of a tensor. Parameters are named by position: "0.weight".
+/// A list of modules, or functions of a tensor. Parameters are named by position: "0.weight".
 class ModuleList : public Module {
  public:
     ModuleList() = default;
@@ -33,7 +33,7 @@ class ModuleList : public Module {
         modules_.push_back(std::move(module));
         return *this;
     }
-    /// push_back() by its name in PyTorch.
+    /// push_back() by PyTorch's name.
     ModuleList& append(AnyModule module) { return push_back(std::move(module)); }
     std::size_t size() const noexcept { return modules_.size(); }
     /// Negative positions count from the end. Throws IndexError.
@@ -47,7 +47,7 @@ class ModuleList : public Module {
     std::vector<AnyModule> modules_;
 };
 
-/// In the order in which they were put in. Parameters are named by key: "mean.weight".
+/// A dictionary of modules, in the order of insertion. Parameters are named by key: "mean.weight".
 class ModuleDict : public Module {
  public:
     ModuleDict() = default;
@@ -56,14 +56,14 @@ class ModuleDict : public Module {
         for (const auto& [key, module] : modules) insert(key, module, loc);
     }
 
-    /// Throws ValueError for a key that is there, is empty or has a dot.
+    /// Throws ValueError for a key that exists already, is empty or has a dot.
     ModuleDict& insert(const TextArg& key, AnyModule module, Loc loc = Loc::current());
     bool contains(const TextArg& key) const noexcept;
     std::size_t size() const noexcept { return modules_.size(); }
     /// Throws IndexError.
     const AnyModule& at(const TextArg& key, Loc loc = Loc::current()) const;
     const AnyModule& operator[](const NameArg& key) const { return at(key.value, key.loc); }
-    /// Of pairs of key and module.
+    /// Iterates over pairs of key and module.
     auto begin() const noexcept { return modules_.begin(); }
     auto end() const noexcept { return modules_.end(); }
     void members(Members& m) override;

@@ -62,7 +62,7 @@ Tensor ConvLayer::padded(In x) const {
     const int dims = weight.dim() - 2;
     const auto number = [&](const Shape& numbers, int d) { return numbers[numbers.rank() == 1 ? 0 : d]; };
     std::vector<std::int64_t> widths;
-    for (int d = dims; d-- > 0;) {  // "same": the odd one at the end, as with zeros
+    for (int d = dims; d-- > 0;) {  // "same": an odd element goes at the end, as with zeros
         const std::int64_t both = number(options_.dilation, d) * (weight.size(d + 2) - 1);
         const bool is_same = options_.padding.is_same();
         widths.push_back(is_same ? both / 2 : number(options_.padding.sizes(), d));

@@ -29,7 +29,7 @@ struct ConvTransposeLayerOptions {
     Shape dilation = 1;
 };
 
-/// What the layers have in common: weight (out, in / groups, kernel...), transposed (in, out / groups, kernel...), and bias (out,),
+/// Common base of the layers: weight (out, in / groups, kernel...), transposed (in, out / groups, kernel...), and bias (out,),
 /// both uniform on +-1 / sqrt(size(1) of the weight * the kernel's elements).
 class ConvLayer : public Module {
  public:
@@ -42,21 +42,21 @@ class ConvLayer : public Module {
     ConvLayer(const char* name, int dims, bool is_transposed, std::int64_t in, std::int64_t out, const Shape& kernel_size,
               const ConvLayerOptions& options, const Loc& loc);
 
-    /// x, which must be floating: else DTypeError.
+    /// Returns x; throws DTypeError unless it is floating.
     const In& checked(const In& x) const;
-    /// The same padded in another mode than zeros, for a convolution with conv_options(): (batch, in, spatial...) or (in, spatial...).
+    /// Returns x padded in a mode other than zeros, for a convolution with conv_options(): (batch, in, spatial...) or (in, spatial...).
     Tensor padded(In x) const;
     const ConvOptions& conv_options() const { return padding_mode_.kind() == PadMode::Kind::constant ? options_ : unpadded_; }
 
     ConvOptions options_;
 
  private:
-    ConvOptions unpadded_;  // options_ but for the padding
+    ConvOptions unpadded_;  // options_ without the padding
     PadMode padding_mode_;
     const char* name_;
 };
 
-// Constructors with the struct of options, or with PyTorch's positions.
+// Constructors that take the struct of options, or the arguments in PyTorch's positions.
 #define TAPIR_CONV_CONSTRUCTORS(Name, dims)                                                                                                     \
     Name(std::int64_t in_channels, std::int64_t out_channels, const Shape& kernel_size, const ConvLayerOptions& options = {},                   \
          Loc loc = Loc::current())                                                                                                              \

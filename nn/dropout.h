@@ -1,11 +1,11 @@
-// Dropouts. They do something only while training; eval() stops them in a model whose members() names them.
+// Dropout layers. They act only while training; eval() stops them in a model whose members() names them.
 #pragma once
 
 #include "tapir/nn/module.h"
 
 namespace tapir::nn {
 
-/// What they have in common: the probability, and an op of it. Throws ValueError for a probability outside [0, 1].
+/// Common base: the probability, and an op of it. Throws ValueError for a probability outside [0, 1].
 class DropoutLayer : public Module {
  public:
     Tensor forward(In x) const {
@@ -29,7 +29,7 @@ class Dropout : public DropoutLayer {
  public:
     explicit Dropout(double p = 0.5, Loc loc = Loc::current());
 };
-/// The same with whole channels: see tapir::dropout1d.
+/// Drops whole channels: see tapir::dropout1d.
 class Dropout1d : public DropoutLayer {
  public:
     explicit Dropout1d(double p = 0.5, Loc loc = Loc::current());
@@ -42,7 +42,7 @@ class Dropout3d : public DropoutLayer {
  public:
     explicit Dropout3d(double p = 0.5, Loc loc = Loc::current());
 };
-/// For selu: see tapir::alpha_dropout.
+/// Dropout for selu: see tapir::alpha_dropout.
 class AlphaDropout : public DropoutLayer {
  public:
     explicit AlphaDropout(double p = 0.5, Loc loc = Loc::current());

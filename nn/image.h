@@ -1,4 +1,4 @@
-// Layers that change the sizes and arrangement of images. Names and argument orders are PyTorch's; what they compute: ops/image.h.
+// Layers that change the sizes and arrangement of images. Names and argument orders are PyTorch's; see ops/image.h for the formulas.
 //
 //     nn::Upsample up({.scale_factor = 2, .mode = "bilinear"});
 //     nn::PixelShuffle shuffle(3);
@@ -12,7 +12,7 @@
 
 namespace tapir::nn {
 
-/// (batch, channels, spatial...) resampled: see interpolate.
+/// Resamples (batch, channels, spatial...): see interpolate.
 class Upsample : public Module {
  public:
     explicit Upsample(const InterpolateOptions& options) : options_(options), mode_(options.mode) {}

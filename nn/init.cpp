@@ -40,13 +40,13 @@ double kaiming_std(const char* op, const Tensor& t, const KaimingOptions& option
     return gain(options.nonlinearity, options.slope) / std::sqrt(options.fan == Fan::in ? f.in : f.out);
 }
 
-// Nothing of what an initialiser does is recorded. A graph that is traced is told of it, though, where ops do all of it.
+// Keeps initialisers from being recorded. A graph that is traced still sees them, if they consist of ops only.
 class PauseUnlessTraced {
     tapir::detail::Muted muted_{tapir::detail::thread.muted || !tapir::detail::is_tracing()};
     NoGradScope plain_;
 };
 
-// For one that computes with elements, which a graph cannot hold: the refusal names it.
+// For an initialiser that computes with elements, which a graph cannot hold: the error names it.
 class PartsOf {
  public:
     PartsOf(const char* op, const Loc& loc) noexcept : named_(op, loc) {}
@@ -65,8 +65,8 @@ Tensor fill(const Tensor& t, const Tensor& values, const Loc& loc) {
     return to.copy_(values, loc);
 }
 
-// a: (m, n) with m >= n, by columns. Leaves the Q of its QR decomposition (Householder reflections, Golub and Van Loan
-// algorithms 5.1.1 and 5.2.1), each column with the sign that makes R's diagonal positive: only so Q is uniformly distributed
+// a is (m, n) with m >= n, by columns. Replaces it by the Q of its QR decomposition (Householder reflections, Golub and Van Loan
+// algorithms 5.1.1 and 5.2.1), with signs of the columns that make R's diagonal positive: only then is Q uniformly distributed
 // (Mezzadri 2007).
 void orthonormalise(std::vector<double>& a, std::size_t m, std::size_t n) {
     std::vector<double> beta(n), sign(n), q(m * n, 0.0);
@@ -97,7 +97,7 @@ void orthonormalise(std::vector<double>& a, std::size_t m, std::size_t n) {
 
 double normal_cdf(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
 
-// The x with normal_cdf(x) == u, for 0 < u < 1; best where u is small. From Winitzki's approximation by Halley's method.
+// Returns the x with normal_cdf(x) == u, for 0 < u < 1; most exact for small u. Refines Winitzki's approximation by Halley's method.
 double normal_quantile(double u) {
     constexpr double kA = 0.147, kPi = 3.14159265358979323846;
     const double log_term = std::log(4 * u * (1 - u)), half = 2 / (kPi * kA) + log_term / 2;
@@ -139,7 +139,7 @@ Tensor trunc_normal_(const Tensor& t, double mean, double std, double a, double 
     if (!std::isfinite(mean) || std::isinf(std)) fail<ValueError>(loc, "trunc_normal_: mean {} and std {} must be finite", mean, std);
     const CallerScope caller(loc);
     const PartsOf parts("trunc_normal_", loc);
-    // On the side where the distribution function is small, and so exact.
+    // Works on the side where the distribution function is small, and so exact.
     double low = (a - mean) / std, high = (b - mean) / std;
     const double side = low > 0 ? -1 : 1;
     if (side < 0) low = -std::exchange(high, -low);
@@ -240,7 +240,7 @@ Tensor orthogonal_(const Tensor& t, double gain, Generator& generator, Loc loc) 
     std::vector<double> a(draw.data<double>(), draw.data<double>() + m * n);
     orthonormalise(a, m, n);
     for (double& x : a) x *= gain;
-    // By columns it is (n, m) row-major: already right when the rows are fewer.
+    // Data by columns is (n, m) row-major: already right if the rows are fewer.
     Tensor q = tensor_from(a.data(), {n, m}, float64);
     if (rows >= cols) q = q.t();
     return fill(t, q.reshape(t.shape()), loc);

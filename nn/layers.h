@@ -1,4 +1,4 @@
-// Layers; Dropout is in dropout.h. Names, argument orders, initialisation and defaults are PyTorch's, but for Embedding's `sparse`.
+// Layers; Dropout is in dropout.h. Names, argument orders, initialisation and defaults are PyTorch's, except Embedding's `sparse`.
 #pragma once
 
 #include <concepts>
@@ -22,7 +22,7 @@ class Linear : public Module {
     Parameter weight, bias;
 
     Linear(std::int64_t in_features, std::int64_t out_features, LinearOptions options = {}, Loc loc = Loc::current());
-    /// PyTorch's positional bias.
+    /// Takes PyTorch's positional bias.
     template <std::same_as<bool> Bool>
     Linear(std::int64_t in_features, std::int64_t out_features, Bool with_bias, Loc loc = Loc::current())
         : Linear(in_features, out_features, LinearOptions{with_bias}, loc) {}
@@ -45,7 +45,7 @@ class Bilinear : public Module {
     std::string describe() const override;
 };
 
-/// See prelu: weight (num_parameters,), one or as many as there are channels, filled with init.
+/// See prelu: weight (num_parameters,), one or one for each channel, filled with init.
 class PReLU : public Module {
  public:
     Parameter weight;
@@ -62,17 +62,17 @@ struct EmbeddingOptions {
     bool sparse = true;                            ///< gradients hold only the rows that were used, and optimizers update only those
 };
 
-/// Rows of a table by their indices: (...) -> (..., width). weight (count, width), normal. Throws IndexError unless all are in
+/// Looks up rows of a table by their indices: (...) -> (..., width). weight (count, width), normal. Throws IndexError unless all are in
 /// [0, count).
 ///
-/// With a sparse gradient a step costs what was used, not the whole table. SGD and Adagrad without momentum and weight decay
+/// With a sparse gradient a step costs only the rows used, not the whole table. SGD and Adagrad without momentum and weight decay
 /// make the same step either way; see optim/optimizer.h for the others.
 class Embedding : public Module {
  public:
     Parameter weight;
 
     Embedding(std::int64_t count, std::int64_t width, EmbeddingOptions options = {}, Loc loc = Loc::current());
-    /// A table that is there already: word vectors.
+    /// Makes an Embedding from an existing table, such as word vectors.
     static Embedding from_pretrained(const Tensor& table, bool freeze = true, EmbeddingOptions options = {}, Loc loc = Loc::current());
     Tensor forward(In indices) const;
     Tensor operator()(In indices) const { return forward(indices); }
@@ -88,10 +88,10 @@ struct EmbeddingBagLayerOptions {
     BagMode mode = BagMode::mean;
     bool sparse = true;  ///< as in EmbeddingOptions
     bool include_last_offset = false;
-    std::optional<std::int64_t> padding_idx = {};  ///< a row that is zero, counts for nothing and gets no gradient; -1: the last
+    std::optional<std::int64_t> padding_idx = {};  ///< a row that is zero, is not counted and gets no gradient; -1: the last
 };
 
-/// Sums, means or largest elements of groups of a table's rows: see embedding_bag. weight (count, width), normal.
+/// Sum, mean or maximum over groups of a table's rows: see embedding_bag. weight (count, width), normal.
 class EmbeddingBag : public Module {
  public:
     Parameter weight;
@@ -115,7 +115,7 @@ struct LayerNormOptions {
     bool bias = true;
 };
 
-/// Mean 0 and variance 1 over the last dimensions, then weight and bias of `normalized_shape` (Ba et al. 2016).
+/// Normalizes to mean 0 and variance 1 over the last dimensions, then applies weight and bias of `normalized_shape` (Ba et al. 2016).
 class LayerNorm : public Module {
  public:
     Parameter weight, bias;

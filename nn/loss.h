@@ -1,4 +1,4 @@
-// Losses as modules, for names in a printed model and weights that move with it. In code of your own call the functions of
+// Losses as modules, for names in a printed model and weights that move with it. Code that calls them itself can use the functions of
 // ops/loss.h, where each is documented. Options are PyTorch's; weights are buffers.
 //
 //     nn::CrossEntropyLoss loss({.label_smoothing = 0.1});
@@ -32,7 +32,7 @@ TAPIR_LOSS(SoftMarginLoss, soft_margin_loss)
 TAPIR_LOSS(MultiLabelMarginLoss, multilabel_margin_loss)
 #undef TAPIR_LOSS
 
-// With options, which `o` holds in the call.
+// Losses with options, which `o` holds in the call.
 #define TAPIR_LOSS(Name, call)                                                          \
     class Name : public Module {                                                        \
      public:                                                                            \
@@ -75,7 +75,7 @@ struct PoissonNLLLossOptions {
 TAPIR_LOSS(PoissonNLLLoss, poisson_nll_loss(input, target, o.log_input, o.full, o.eps, o.reduction))
 #undef TAPIR_LOSS
 
-// With weights, which are buffers.
+// Losses with weights, which are buffers.
 #define TAPIR_LOSS(Name, call, ...)                                                     \
     class Name : public Module {                                                        \
      public:                                                                            \
@@ -124,7 +124,7 @@ struct MultiLabelSoftMarginLossOptions {
 TAPIR_LOSS(MultiLabelSoftMarginLoss, multilabel_soft_margin_loss(input, target, o.weight, o.reduction), .buffer("weight", o.weight))
 #undef TAPIR_LOSS
 
-// Of three tensors.
+// Losses of three tensors.
 #define TAPIR_LOSS(Name, a, b, c, call)                                        \
     class Name : public Module {                                               \
      public:                                                                   \

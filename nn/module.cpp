@@ -1,4 +1,4 @@
-// Walking through a module's members, and what is made of that.
+// Walks through a module's members, and the functions built on that.
 #include "tapir/nn/module.h"
 
 #include <cxxabi.h>
@@ -39,13 +39,13 @@ namespace {
 
 std::string type_name(const Module& module) { return nn::type_name(typeid(module)); }
 
-// Whether a place is the same, or a part of a model that was walked from further up: "encoder.cell" of "cell".
+// True if `known` equals `path`, or is a longer path from a walk further up: "encoder.cell" covers "cell".
 bool covers(std::string_view known, std::string_view path) {
     if (!known.ends_with(path)) return false;
     return known.size() == path.size() || path.empty() || known[known.size() - path.size() - 1] == '.';
 }
 
-// Several threads may walk a model: names are published with release, for another thread reads the text that they lead to.
+// Several threads may walk a model. Names are published with release, because other threads read the text behind the pointer.
 // A tensor with several names keeps the first.
 void note_place(const Tensor& parameter, const std::string& path) {
     AutogradMeta* meta = parameter.impl()->meta;
@@ -73,7 +73,7 @@ const ModuleName* Module::name_without_place() const {
 ModuleScope::ModuleScope(const Module& module) : outer_(tapir::detail::thread.module), outer_call_(tapir::detail::thread.module_call) {
     auto& thread = tapir::detail::thread;
     const ModuleName* name = __atomic_load_n(&module.place_, __ATOMIC_ACQUIRE);
-    if (!name && !outer_ && tapir::detail::is_tracing()) {  // a model that the traced function has captured: the graph's parameters get its names
+    if (!name && !outer_ && tapir::detail::is_tracing()) {  // a model that the traced function captured: the graph's parameters get its names
         module.named_parameters();
         name = __atomic_load_n(&module.place_, __ATOMIC_ACQUIRE);
     }
@@ -90,16 +90,16 @@ namespace {
 
 void check_names(Module& module);
 
-// Goes down the tree of modules; what happens at each tensor and module is up to the two functions. In the end names are compared by
-// their hashes, as a set of strings would take longer than the walk; only where two are equal a second walk finds out.
+// Walks down the tree of modules and calls one of the two functions for each tensor and module. At the end it compares names by their
+// hashes, as a set of strings would take longer than the walk; only if two are equal a second walk checks them.
 template <class OnTensor, class OnModule>
 class Walk : public Members {
  public:
-    /// names: to be filled, and to throw for a name that is there.
+    /// names: filled by the walk, which throws for a name that is there already.
     Walk(OnTensor on_tensor, OnModule on_module, std::unordered_set<std::string>* names = nullptr)
         : tensor_(std::move(on_tensor)), module_(std::move(on_module)), names_(names) {}
 
-    /// Throws ValueError, when all is done, for a name that a module gave twice.
+    /// Throws ValueError, at the end, for a name that a module gave twice.
     void start(Module& module) {
         enter(module);
         std::sort(hashes_.begin(), hashes_.end());
@@ -148,14 +148,14 @@ class Walk : public Members {
     std::vector<std::size_t> hashes_;  // of all names so far
 };
 
-// Throws at the second of two members of one name, with the line that names it.
+// Throws at the second of two members with the same name, with the line that names it.
 void check_names(Module& module) {
     std::unordered_set<std::string> names;
     Walk walk([](const std::string&, Tensor&, bool) {}, [](const std::string&, Module&, auto&& inside) { inside(); }, &names);
     walk.start(module);
 }
 
-// Calls on_tensor(path, tensor, is_buffer) for all, repeated ones too.
+// Calls on_tensor(path, tensor, is_buffer) for all tensors, repeated ones too.
 template <class OnTensor>
 void for_tensors(const Module& module, OnTensor on_tensor) {
     Walk walk(std::move(on_tensor), [](const std::string&, Module&, auto&& inside) { inside(); });
@@ -189,7 +189,7 @@ NamedTensors collect(const Module& module, bool buffers) {
     return result;
 }
 
-// Throws TapeError where the tape of this thread has recorded the tensor: its backward would meet two devices or dtypes.
+// Throws TapeError if this thread's tape has recorded the tensor: its backward would meet two devices or dtypes.
 void check_not_recorded(const std::string& path, const Tensor& t, const Loc& loc) {
     const Tape* tape = Tape::current();
     if (!tape) return;
@@ -200,7 +200,7 @@ void check_not_recorded(const std::string& path, const Tensor& t, const Loc& loc
     fail<TapeError>(loc, "to: {} is recorded on the tape of line {}; convert the module when the tape is gone", path, log.opened.line());
 }
 
-// What a tensor is to become, and its gradient.
+// A tensor, its new form and its new gradient.
 struct Conversion {
     Tensor tensor, made, gradient;
     std::vector<SparseRows> rows;  // one part, or none
@@ -208,7 +208,7 @@ struct Conversion {
     bool is_sure_of_rows = false;
 };
 
-// Converts every tensor and its gradient. All new ones are made before the first is put in place.
+// Converts every tensor and its gradient. Makes all new ones before it puts the first in place.
 template <class Convert>
 void convert_all(Module& module, const Convert& convert, const Loc& loc) {
     const tapir::detail::PauseRecording pause;
@@ -244,7 +244,7 @@ void convert_all(Module& module, const Convert& convert, const Loc& loc) {
     }
 }
 
-// state_dict(), of a module that has tensors.
+// Returns state_dict(), for a module that has tensors.
 NamedTensors state_of(const char* op, const Module& module, const Loc& loc) {
     NamedTensors state = module.state_dict();
     if (!state.empty()) return state;
@@ -368,7 +368,7 @@ IncompatibleKeys Module::load_state_dict(const NamedTensors& state, bool strict,
 std::string Module::str() const {
     std::string text;
     std::unordered_map<const TensorImpl*, std::string> first;  // the name a tensor was shown under
-    std::vector<std::size_t> parents;                          // how much of a path is the names of the modules around it
+    std::vector<std::size_t> parents;                          // lengths of the part of a path that names the enclosing modules
     const auto line = [&](const std::string& path) {
         return std::string(parents.size() * 2, ' ') + path.substr(parents.empty() ? 0 : parents.back());
     };
@@ -399,7 +399,7 @@ std::string Module::str() const {
 
 namespace {
 
-// 1234567: "1,234,567".
+// Turns 1234567 into "1,234,567".
 std::string with_commas(std::int64_t n) {
     const std::string digits = std::to_string(n);
     std::string text;
@@ -410,7 +410,7 @@ std::string with_commas(std::int64_t n) {
     return text;
 }
 
-// Rows of cells as columns: numbers to the right, text to the left.
+// Aligns rows of cells in columns: numbers to the right, text to the left.
 std::string align(const std::vector<std::vector<std::string>>& rows, const std::vector<bool>& to_the_right) {
     std::vector<std::size_t> widths(to_the_right.size());
     for (const auto& row : rows) {

@@ -13,14 +13,14 @@
 //
 // A module is a value, made of handles: a copy has its own members, which share the tensors of the original, just as
 // copies of a Tensor share elements. So one layer in two places (a copy, a reference, or `b.weight = a.weight`) is trained
-// as one, and its tensors appear once in parameters(); nn::clone() makes a copy with tensors of its own. Nothing is registered
-// anywhere: members() is asked each time, and no copy, move or assignment can leave anything dangling.
+// as one, and its tensors appear once in parameters(); nn::clone() makes a copy with tensors of its own. There is no registry:
+// members() is asked each time, so no copy, move or assignment can leave a dangling pointer.
 //
-// The price is that nobody can tell what members() forgets: C++ has no list of a class's members, and a module does not know how
-// large the object is that it is a part of. A forgotten layer is not trained, saved or moved, and a forgotten Dropout goes on
-// dropping after eval(). So name every layer, those without parameters too, and look once at what `std::cout << model` lists.
-// check_members(model, tape) finds parameters that were used and are not named (nn/check_members.h).
-// A name that is given twice throws, and so does saving, loading or optimizing what names no tensors at all.
+// The price is that Tapir cannot tell what members() forgets: C++ has no list of a class's members, and a module does not know how
+// large the object is that contains it. A forgotten layer is not trained, saved or moved, and a forgotten Dropout goes on
+// dropping after eval(). So name every layer, also those without parameters, and check once what `std::cout << model` lists.
+// check_members(model, tape) finds parameters that were used but are not named (nn/check_members.h).
+// A name that is given twice throws. So does saving, loading or optimizing a module that names no tensors at all.
 #pragma once
 
 #include <functional>
@@ -51,7 +51,7 @@ constexpr bool kHasKeys = !std::is_base_of_v<Module, Map> && requires(Map& map) 
 void own_tensors(const Module& original, Module& copy, const Loc& loc);
 }  // namespace detail
 
-/// A parameter of one's own, PyTorch's nn.Parameter: a leaf that shares the elements of `data` and, unless told otherwise, requires
+/// A parameter, as PyTorch's nn.Parameter: a leaf that shares the elements of `data` and, unless told otherwise, requires
 /// a gradient.
 ///
 ///     struct Scale : nn::Module {
@@ -62,28 +62,28 @@ void own_tensors(const Module& original, Module& copy, const Loc& loc);
 /// Throws ValueError for an undefined tensor, DTypeError for one of integers.
 class Parameter : public Tensor {
  public:
-    Parameter() = default;  ///< none, as an optional bias
+    Parameter() = default;  ///< undefined, for example an optional bias
     explicit Parameter(const Tensor& data, bool requires_grad = true, Loc loc = Loc::current());
     Parameter(const Parameter&) = default;
     Parameter(Parameter&&) = default;
     Parameter& operator=(const Parameter&) & = default;
     Parameter& operator=(Parameter&&) & = default;
-    /// layer.weight = randn({2, 2}): stays a parameter, that shares the elements of `data`; it requires a gradient unless this one was
-    /// frozen. A leaf that requires a gradient (another parameter), what a tape records, and an undefined tensor (none) are taken as
-    /// they are. An optimizer that was made before goes on with the tensor that was here. Throws DTypeError for integers.
+    /// layer.weight = randn({2, 2}) keeps it a parameter that shares the elements of `data`. It requires a gradient unless this one was
+    /// frozen. A leaf that requires a gradient (another parameter), a recorded tensor and an undefined tensor (none) are assigned
+    /// unchanged. An optimizer that was made before still updates the previous tensor. Throws DTypeError for integers.
     Parameter& operator=(In data) &;
 };
 
-/// Takes the names of a module's members, in Module::members(). Undefined tensors are left out. Throws ValueError, with the line
+/// Collects the names of a module's members, in Module::members(). Undefined tensors are left out. Throws ValueError, with the line
 /// there, for a name that a module gives twice.
 class Members {
  public:
-    /// A parameter: trained if it was made so, `nn::Parameter scale{ones({3})};` or `Tensor scale = ones({3}).requires_grad_();`.
+    /// Names a parameter. It is trained if it was made so: `nn::Parameter scale{ones({3})};` or `Tensor scale = ones({3}).requires_grad_();`.
     Members& operator()(const char* name, Tensor& parameter, Loc loc = Loc::current()) {
         on_tensor(name, -1, parameter, false, loc);
         return *this;
     }
-    /// A tensor that belongs to the state but is not trained.
+    /// Names a tensor that belongs to the state but is not trained.
     Members& buffer(const char* name, Tensor& tensor, Loc loc = Loc::current()) {
         on_tensor(name, -1, tensor, true, loc);
         return *this;
@@ -92,32 +92,32 @@ class Members {
         on_module(name, -1, submodule, loc);
         return *this;
     }
-    /// The module that it holds; nothing for a function of a tensor, and where it holds nothing.
+    /// Names the module that it holds; does nothing for a function of a tensor, and if it holds nothing.
     Members& operator()(const char* name, AnyModule& submodule, Loc loc = Loc::current()) {
         one_of(name, -1, submodule, loc);
         return *this;
     }
-    /// A list of parameters or of submodules, named name.0, name.1, ...
+    /// Names a list of parameters or of submodules name.0, name.1, ...
     template <class T>
         requires(!detail::kHasKeys<std::vector<T>>)
     Members& operator()(const char* name, std::vector<T>& list, Loc loc = Loc::current()) {
         for (std::size_t i = 0; i < list.size(); ++i) one_of(name, static_cast<std::int64_t>(i), list[i], loc);
         return *this;
     }
-    /// One of a list.
+    /// Names one element of a list.
     Members& operator()(const char* name, std::size_t index, Module& submodule, Loc loc = Loc::current()) {
         on_module(name, static_cast<std::int64_t>(index), submodule, loc);
         return *this;
     }
-    /// Parameters or submodules by their keys, named name.key: a std::map, or a list of pairs. Keys have no dots.
+    /// Names parameters or submodules by their keys, name.key: a std::map, or a list of pairs. Keys have no dots.
     template <class Map>
         requires detail::kHasKeys<Map>
     Members& operator()(const char* name, Map& map, Loc loc = Loc::current()) {
         for (auto& [key, value] : map) one_of(key_name(name, key, loc).c_str(), -1, value, loc);
         return *this;
     }
-    /// A submodule behind a std::unique_ptr, std::shared_ptr or std::optional, where there is one; they may also be the elements
-    /// of a list or map, so that it holds modules of several types. A copy of the module shares what a std::shared_ptr holds.
+    /// Names the submodule behind a std::unique_ptr, std::shared_ptr or std::optional, if there is one. They may also be the elements
+    /// of a list or map, which then holds modules of several types. A copy of the module shares what a std::shared_ptr holds.
     template <class Pointer>
         requires requires(Pointer& pointer) {
             static_cast<bool>(pointer);
@@ -155,67 +155,67 @@ class Members {
 };
 
 struct NamedModule {
-    std::string name;  // "" for the module that was asked
+    std::string name;  // "" for the module itself
     Module* module;
 };
 
-/// What a module and a state that was loaded into it do not share, as PyTorch's load_state_dict() returns it.
+/// Names that a module and the loaded state do not share, as returned by PyTorch's load_state_dict().
 struct IncompatibleKeys {
-    std::vector<std::string> missing_keys;     ///< the module's that the state lacks: they were left as they are
-    std::vector<std::string> unexpected_keys;  ///< the state's that the module lacks
+    std::vector<std::string> missing_keys;     ///< names of the module that the state lacks: their tensors were not changed
+    std::vector<std::string> unexpected_keys;  ///< names of the state that the module lacks
 };
 
 class Module {
  public:
     virtual ~Module() = default;
 
-    /// Names the members. Every parameter, buffer and submodule stands here, and nothing else.
+    /// Names the members. List every parameter, buffer and submodule here, and nothing else.
     virtual void members(Members&) {}
-    /// What printing shows between the brackets: "10, 20".
+    /// Returns the text that printing shows between the brackets: "10, 20".
     virtual std::string describe() const { return {}; }
 
-    /// Parameters of this module and all below it, each tensor once, in the order of members().
+    /// Returns the parameters of this module and all below it, each tensor once, in the order of members().
     std::vector<Tensor> parameters() const;
-    /// The same with names: "encoder.cell.weight".
+    /// Returns the parameters with their names: "encoder.cell.weight".
     NamedTensors named_parameters() const;
     std::vector<Tensor> buffers() const;
     NamedTensors named_buffers() const;
-    /// This module and all below it, parents first.
+    /// Returns this module and all below it, parents first.
     std::vector<Module*> modules();
     std::vector<NamedModule> named_modules();
-    /// How many numbers the parameters hold.
+    /// Returns how many numbers the parameters hold.
     std::int64_t parameter_count() const;
 
-    /// Tells this module and all below it whether they are being trained (dropout does something only then).
+    /// Sets training mode for this module and all below it (dropout acts only while training).
     void train(bool on = true);
     void eval() { train(false); }
     bool is_training() const noexcept { return training_; }
 
-    /// Freezes the parameters, or thaws them.
+    /// Freezes or unfreezes the parameters.
     void requires_grad_(bool on = true, Loc loc = Loc::current());
     void zero_grad();
-    /// Converts the floating parameters and buffers, or moves all of them to a device. They stay the same tensors, so
-    /// optimizers made before, copies of the module and tied weights go on with them; their gradients come along, and what
-    /// an optimizer keeps follows in its next step. Views of them, state_dict() too, keep the elements that they had.
+    /// Converts the floating parameters and buffers, or moves all of them to a device. They stay the same tensors: optimizers
+    /// made before, copies of the module and tied weights keep using them. Their gradients are converted too, and the
+    /// optimizer's buffers follow in its next step. Views of them, also those in a state_dict(), keep their old elements.
     /// Throws DTypeError for a dtype that is not floating, DeviceError for a device that is not there, TapeError for a
-    /// parameter that this thread's tape has recorded, and changes nothing then. No other thread may use the module
+    /// parameter that this thread's tape has recorded; then nothing changes. No other thread may use the module
     /// meanwhile, nor have it on a tape.
     void to(DType dtype, Loc loc = Loc::current());
     void to(Device device, Loc loc = Loc::current());
     /// Calls fn for every module below, then for this one. Throws ValueError for an empty function.
     void apply(const std::function<void(Module&)>& fn, Loc loc = Loc::current());
 
-    /// All parameters and buffers under all their names; they share the module's elements.
+    /// Returns all parameters and buffers under all their names; they share the module's elements.
     NamedTensors state_dict(Loc loc = Loc::current()) const;
     /// Copies the tensors into those of the same names, converting dtypes. Throws ValueError, and changes nothing, when
     /// names are missing or unexpected (unless strict is false) or shapes differ; it lists them, with names that are nearly right.
-    /// A name may be missing if another one of the same tensor is there. Returns the names that strict would have refused.
+    /// A name may be missing if another name of the same tensor is there. Returns the names that strict would have refused.
     IncompatibleKeys load_state_dict(const NamedTensors& state, bool strict = true, Loc loc = Loc::current());
 
-    /// The tree of modules with the shapes of their tensors. `out << module` writes a newline after it.
+    /// Returns the tree of modules with the shapes of their tensors. `out << module` writes a newline after it.
     std::string str() const;
-    /// An inventory, a line for each parameter and buffer: name, shape, dtype, device, count, bytes and whether it is trained,
-    /// frozen, a buffer, or another name of one above; then the sums, of each tensor once. It ends with a newline.
+    /// Returns an inventory with a line for each parameter and buffer: name, shape, dtype, device, count, bytes and whether it is trained,
+    /// frozen, a buffer, or another name of one above. The sums follow, of each tensor once. It ends with a newline.
     std::string parameter_table() const;
 
  protected:
@@ -227,7 +227,7 @@ class Module {
 
  private:
     friend class ModuleScope;
-    /// Takes down where this module is; a place known as part of a longer one stays.
+    /// Stores this module's path. A known path is kept if this one is a part at its end.
     friend void note_place(const Module& module, const std::string& path);
     const ModuleName* name_without_place() const;
 
@@ -235,11 +235,11 @@ class Module {
     bool training_ = true;
 };
 
-/// Ops that run while it lives are this module's, for errors, the tape, profiles and drawings. The library's layers have it, and so do
-/// the layers of a Sequential; in forward() of a module of your own it is the first line:
+/// While it lives, ops belong to this module in errors, the tape, profiles and drawings. The library's layers have one, and so do
+/// the layers of a Sequential. In your own module make it the first line of forward():
 ///     nn::ModuleScope scope(*this);
-/// Modules get their paths ("encoder.cell") from the model, whenever it is asked for its parameters, trained, saved, ...; one that
-/// nobody has asked yet goes by its type.
+/// A module gets its path ("encoder.cell") from the model, whenever the model is asked for its parameters, trained, saved, ...; until
+/// then it is shown by its type.
 class [[nodiscard]] ModuleScope {
  public:
     explicit ModuleScope(const Module& module);
@@ -254,12 +254,12 @@ class [[nodiscard]] ModuleScope {
 
 std::ostream& operator<<(std::ostream& out, const Module& module);
 
-/// A copy with parameters and buffers of its own, PyTorch's copy.deepcopy(model):
+/// Returns a copy with parameters and buffers of its own, as PyTorch's copy.deepcopy(model):
 ///     std::vector<nn::Linear> layers;
 ///     for (int i = 0; i < 3; ++i) layers.push_back(nn::clone(layer));
-/// What was one tensor under several names is one in the copy, and is_training() and requires_grad() are the original's; gradients and
-/// hooks are not copied. Tensors that members() does not name stay shared. Throws ValueError, naming it, for a member that copies
-/// share because a pointer holds it, and for a module that is of a class derived from M.
+/// A tensor with several names stays one tensor in the copy. is_training() and requires_grad() are copied; gradients and
+/// hooks are not. Tensors that members() does not name stay shared. Throws ValueError, with its name, for a member that copies
+/// share because a pointer holds it, and for a module whose class is derived from M.
 template <class M>
     requires std::is_base_of_v<Module, M> && std::is_copy_constructible_v<M>
 M clone(const M& module, Loc loc = Loc::current()) {
@@ -268,17 +268,17 @@ M clone(const M& module, Loc loc = Loc::current()) {
     return copy;
 }
 
-/// Writes state_dict() as a safetensors file, atomically. Throws FileError, and ValueError for a module without tensors: its
-/// members() names none.
+/// Writes state_dict() as a safetensors file, atomically. Throws FileError, and ValueError for a module whose members() names
+/// no tensors.
 void save(const Module& module, const TextArg& path, Loc loc = Loc::current());
-/// load_state_dict() of a safetensors file. Throws FileError, also where the file does not fit the module, and ValueError for a
+/// Loads a safetensors file by load_state_dict(). Throws FileError, also if the file does not fit the module, and ValueError for a
 /// module without tensors.
 ///     for (const std::string& name : nn::load(model, "backbone.safetensors", /*strict=*/false).missing_keys) ...
 IncompatibleKeys load(Module& module, const TextArg& path, bool strict = true, Loc loc = Loc::current());
 
 struct LoadOptions {
     bool strict = true;
-    Rename rename = {};  ///< from the file's names to the module's: strip_prefix("module."), or a function; see core/rename.h
+    Rename rename = {};  ///< maps the file's names to the module's: strip_prefix("module."), or a function; see core/rename.h
 };
 IncompatibleKeys load(Module& module, const TextArg& path, const LoadOptions& options, Loc loc = Loc::current());
 

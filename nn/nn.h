@@ -1,4 +1,4 @@
-// All of nn but its data (nn/data/data.h).
+// Includes all of nn except its data (nn/data/data.h).
 #pragma once
 
 #include "tapir/nn/activation.h"

@@ -13,13 +13,13 @@
 namespace tapir::nn {
 namespace {
 
-// The parameters of an affine layer.
+// Sets the parameters of an affine layer.
 void set_affine(Tensor& weight, Tensor& bias, std::int64_t channels, const Loc& loc) {
     weight = init::ones_(empty_parameter({channels}, loc), loc);
     bias = init::zeros_(empty_parameter({channels}, loc), loc);
 }
 
-// Why an input has another number of channels in dimension 1.
+// Suggests why an input has another number of channels in dimension 1.
 std::string likely_cause(const Shape& shape, std::int64_t channels) {
     if (shape.rank() == 2 && shape[0] == channels) return "; is it to be transposed? x.t()";
     if (shape.back() != channels) return "; it must have as many as the layer before it gives";

@@ -15,10 +15,10 @@ struct BatchNormLayerOptions {
     double eps = 1e-5;
     std::optional<double> momentum = 0.1;  ///< none: running statistics are the mean of all batches so far
     bool affine = true;                    ///< has weight and bias
-    bool track_running_stats = true;       ///< else evaluation takes the batch's own statistics, too
+    bool track_running_stats = true;       ///< else evaluation uses the batch's own statistics, too
 };
 
-/// What the three have in common: see batch_norm. Parameters weight and bias (channels,), buffers running_mean, running_var and
+/// Common base of the three: see batch_norm. Parameters weight and bias (channels,), buffers running_mean, running_var and
 /// num_batches_tracked. Throws ShapeError for another number of channels.
 class BatchNorm : public Module {
  public:
@@ -40,7 +40,7 @@ class BatchNorm : public Module {
     BatchNormLayerOptions options_;
 };
 
-/// x (n, channels) or (n, channels, length). ShapeError for other numbers of dimensions.
+/// Takes x (n, channels) or (n, channels, length). Throws ShapeError for other numbers of dimensions.
 class BatchNorm1d : public BatchNorm {
  public:
     explicit BatchNorm1d(std::int64_t channels, const BatchNormLayerOptions& options = {}, Loc loc = Loc::current())
@@ -64,7 +64,7 @@ struct NormOptions {
     bool affine = true;  ///< has weight and bias
 };
 
-/// Groups of channels of each example: see group_norm.
+/// Normalizes groups of channels of each example: see group_norm.
 class GroupNorm : public Module {
  public:
     Parameter weight, bias;
@@ -89,9 +89,9 @@ struct InstanceNormOptions {
     bool affine = false;  ///< has weight and bias
 };
 
-/// What the three have in common: each channel of each example, see instance_norm, with the input's own statistics in evaluation, too
-/// (PyTorch's track_running_stats = false). One example may come without its batch: (channels, ...) gives (channels, ...). Throws
-/// ShapeError for other numbers of dimensions and, where it is affine, for another number of channels.
+/// Common base of the three: normalizes each channel of each example, see instance_norm. Evaluation uses the input's own statistics, too
+/// (PyTorch's track_running_stats = false). An example may come without a batch: (channels, ...) gives (channels, ...). Throws
+/// ShapeError for other numbers of dimensions and, if it is affine, for another number of channels.
 class InstanceNorm : public Module {
  public:
     Parameter weight, bias;

@@ -1,4 +1,4 @@
-// pad_sequence: sequences of different lengths as one tensor, for recurrent layers and attention.
+// pad_sequence: joins sequences of different lengths in one tensor, for recurrent layers and attention.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace tapir::nn {
 
-/// Sequences (length_i, ...), at least one, with the other dimensions the same: (longest, batch, ...) or, batch_first, (batch, longest,
-/// ...), of the first one's dtype, with `padding_value` where a sequence is shorter: behind it or, padding_side "left", before it.
-/// Throws ShapeError for sequences that do not go together, ValueError for none, an undefined one and another side, DTypeError for a
-/// value that the dtype does not hold. As torch.nn.utils.rnn.pad_sequence. A loader that pads, with lengths for recurrent layers:
+/// Joins sequences (length_i, ...), at least one, whose other dimensions agree: (longest, batch, ...) or, batch_first, (batch, longest,
+/// ...), of the first one's dtype. Shorter sequences are filled up with `padding_value`: behind or, with padding_side "left", in front.
+/// Throws ShapeError for shapes that do not agree, ValueError for no sequence, an undefined one and another side, DTypeError for a
+/// value that the dtype cannot hold. As torch.nn.utils.rnn.pad_sequence. A loader that pads, with lengths for recurrent layers:
 ///
 ///     data::DataLoader loader(data::VectorDataset{sentences}, {.batch_size = 32}, [](const std::vector<Tensor>& items) {
 ///         std::vector<std::int64_t> lengths;

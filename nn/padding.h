@@ -11,7 +11,7 @@
 
 namespace tapir::nn {
 
-/// What the layers have in common.
+/// Common base of the layers.
 class PadLayer : public Module {
  public:
     Tensor forward(In x) const {
@@ -22,7 +22,7 @@ class PadLayer : public Module {
     std::string describe() const override;
 
  protected:
-    /// Throws ValueError for another number of widths than 1 or 2 * dims.
+    /// Throws ValueError unless there are 1 or 2 * dims widths.
     PadLayer(const char* name, int dims, const Shape& padding, const PadMode& mode, Scalar value, const Loc& loc);
 
  private:

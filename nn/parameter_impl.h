@@ -1,4 +1,4 @@
-// Making parameters.
+// Makes parameters.
 #pragma once
 
 #include "tapir/core/make_impl.h"
@@ -8,13 +8,13 @@
 
 namespace tapir::nn {
 
-/// A leaf of the default dtype on the default device, its elements not set.
+/// Returns a leaf of the default dtype on the default device, with uninitialized elements.
 inline Tensor empty_parameter(const Shape& shape, const Loc& loc) {
     Tensor made = tapir::detail::make_empty(shape, default_dtype(), default_device(), loc);
     return made.requires_grad_(true, loc);
 }
 
-/// Uniform on [-bound, bound].
+/// Returns a leaf that is uniform on [-bound, bound].
 inline Tensor uniform_parameter(const Shape& shape, double bound, const Loc& loc) {
     return init::uniform_(empty_parameter(shape, loc), -bound, bound, loc);
 }

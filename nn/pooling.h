@@ -1,4 +1,4 @@
-// Pooling layers. Names and defaults are PyTorch's; what they compute: ops/pooling.h.
+// Pooling layers. Names and defaults are PyTorch's; see ops/pooling.h for the formulas.
 //
 //     nn::MaxPool2d pool(2);
 //     nn::AvgPool2d mean(3, {.stride = 1, .padding = 1});

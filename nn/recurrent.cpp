@@ -28,7 +28,7 @@ namespace {
 
 using std::int64_t;
 
-// A matrix or bias of all gates, uniform on +-1 / sqrt(hidden), or filled gate by gate.
+// Makes a matrix or bias of all gates, uniform on +-1 / sqrt(hidden), or filled gate by gate.
 Tensor made(const Shape& shape, int64_t gates, int64_t hidden, const std::function<void(const Tensor&)>& fill, const Loc& loc) {
     const double bound = hidden > 0 ? 1 / std::sqrt(static_cast<double>(hidden)) : 0;
     Tensor weight = uniform_parameter(shape, bound, loc);
@@ -129,13 +129,13 @@ namespace {
 // all times, one time after the other, hold nothing but what counts: the layers work on these rows. Without lengths they are
 // simply x as (time * batch, feature).
 struct Rows {
-    std::vector<int64_t> active;  // of each time
+    std::vector<int64_t> active;  // number of examples at each time
     Tensor order, places;         // with lengths: example of each row of the state, and position of each row in x's
-    Tensor back_order;            // row of each example
-    Tensor sources;               // of each position in x the row; the one past the last where there is none
+    Tensor back_order;            // for each example its row
+    Tensor sources;               // for each position in x its row; one past the last row if it has none
 };
 
-// What the number of examples says of an input that has another one: that it has as many steps may be a mistake.
+// Suggests that batch and time are swapped, if the input has as many steps as examples were expected.
 std::string layout_hint(const char* name, bool batch_first, int64_t examples, int64_t time, int64_t batch) {
     if (examples != time || time == batch) return {};
     if (batch_first) return fmt::format("; is the input (time, batch, features)? This {} was made with .batch_first = true", name);
@@ -188,21 +188,21 @@ Tensor first_rows(const Tensor& x, int64_t n) { return x.defined() && x.shape()[
 Tensor rows_from(const Tensor& x, int64_t begin, int64_t end) { return x.defined() ? narrow(x, 0, begin, end - begin) : x; }
 Tensor joined(const Tensor& above, const Tensor& below) { return above.defined() ? cat({above, below}) : above; }
 
-// The last first.
+// Joins the last first.
 Tensor joined_reversed(const std::vector<LSTMState>& states, Tensor LSTMState::* part) {
     std::vector<Tensor> parts;
     for (std::size_t i = states.size(); i-- > 0;) parts.push_back(states[i].*part);
     return parts.size() == 1 ? parts[0] : parts[0].defined() ? cat(parts) : Tensor();
 }
 
-// What a direction gives: the state of each step, and the last.
+// Results of one direction: the state of each step, and the last.
 struct Steps {
     Tensor outputs;
     LSTMState last;
 };
 
-// All steps of one cell as a scan. `gates`: the input's (time, batch, gates). `counts` (time, batch, 1), or undefined: whether an example's step
-// does; its state stays where it was otherwise, and its output is 0.
+// Runs all steps of one cell as a scan. `gates` are the input's (time, batch, gates). `counts` (time, batch, 1), or undefined, is true for
+// the steps that an example has; in others its state does not change, and its output is 0.
 template <class Step>
 Steps scan_direction(const Tensor& gates, const Tensor& counts, const LSTMState& initial, bool reverse, const Step& step, const Loc& loc) {
     const bool has_c = initial.c.defined();
@@ -225,7 +225,7 @@ Steps scan_direction(const Tensor& gates, const Tensor& counts, const LSTMState&
     return {all.outputs[0], {all.carry[0], has_c ? all.carry[1] : Tensor()}};
 }
 
-// All steps of one cell. `gates`: the input's, row by row of all times. Leaves the states of all times in `outputs`.
+// Runs all steps of one cell. `gates` are the input's, row by row for all times. Stores the states of all times in `outputs`.
 template <class Step>
 LSTMState run_direction(const Tensor& gates, const std::vector<int64_t>& active, const LSTMState& initial, bool reverse, std::vector<Tensor>& outputs,
                         const Step& step) {
@@ -236,7 +236,7 @@ LSTMState run_direction(const Tensor& gates, const std::vector<int64_t>& active,
     const int64_t batch = initial.h.shape()[0];
     int64_t rows = times == 0 ? batch : reverse ? active.back() : batch;
     LSTMState state{first_rows(initial.h, rows), first_rows(initial.c, rows)};
-    if (gates.shape()[0] == 0) {  // one step of no examples: the weights have been used, their gradient is zeros
+    if (gates.shape()[0] == 0) {  // runs one step of no examples, so that the weights are used and get a gradient of zeros
         const LSTMState none = step(gates, {narrow(initial.h, 0, 0, 0), initial.c.defined() ? narrow(initial.c, 0, 0, 0) : Tensor()});
         outputs.assign(1, none.h);
         return batch == 0 ? none : initial;
@@ -246,7 +246,7 @@ LSTMState run_direction(const Tensor& gates, const std::vector<int64_t>& active,
         if (active[t] < rows) {
             ended.push_back({rows_from(state.h, active[t], rows), rows_from(state.c, active[t], rows)});
             state = {first_rows(state.h, active[t]), first_rows(state.c, active[t])};
-        } else if (active[t] > rows) {  // backwards: those that end here begin
+        } else if (active[t] > rows) {  // backward direction: the examples that end here begin
             state = {joined(state.h, rows_from(initial.h, rows, active[t])), joined(state.c, rows_from(initial.c, rows, active[t]))};
         }
         rows = active[t];
@@ -310,7 +310,7 @@ std::string RecurrentLayers::describe() const {
     return text;
 }
 
-// (layers * directions, batch, hidden), zeros where undefined.
+// Checks for (layers * directions, batch, hidden); makes zeros if undefined.
 Tensor RecurrentLayers::checked_state(const Tensor& state, const char* what, const Tensor& x, bool unbatched) const {
     const Loc& loc = tapir::detail::thread.caller;
     Shape shape{static_cast<int64_t>(weights.size()), x.shape()[1], hidden_size()};
@@ -371,7 +371,7 @@ RecurrentLayers::Result RecurrentLayers::run_scans(const Tensor& x, const LSTMSt
     });
 }
 
-// The same on the rows that count, see Note [Sequences of several lengths].
+// Works only on the rows that count, see Note [Sequences of several lengths].
 template <class Step>
 RecurrentLayers::Result RecurrentLayers::run_rows(Tensor x, LSTMState states, const Tensor& lengths, bool sums_biases, const Step& step,
                                                   const Loc& loc) const {
@@ -402,7 +402,7 @@ RecurrentLayers::Result RecurrentLayers::run_rows(Tensor x, LSTMState states, co
     return {reshape(output, {time, batch, directions() * hidden_size()}), last};
 }
 
-// steps(gates of the input, first state, reverse, weights) are all of one direction.
+// steps(gates of the input, first state, reverse, weights) runs one direction.
 template <class Direction>
 RecurrentLayers::Result RecurrentLayers::run_layers(Tensor x, const LSTMState& states, bool sums_biases, const Direction& steps) const {
     const bool has_c = states.c.defined();

@@ -1,4 +1,4 @@
-// Recurrent cells, one step each, and layers of them over whole sequences. Weight names, layouts, initialisation (uniform on
+// Recurrent cells that make one step, and layers that run them over whole sequences. Weight names, layouts, initialisation (uniform on
 // +-1 / sqrt(hidden)) and gate orders are PyTorch's, so its weights load as they are.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace tapir::nn {
 
-/// Initialisers of a cell's matrices; those left empty keep the uniform numbers. Each is called once for each gate, with its
+/// Initialisers of a cell's matrices; matrices without one keep the uniform numbers. Each is called once for each gate, with its
 /// (hidden, input) or (hidden, hidden) matrix or its (hidden,) bias to be filled in place:
 ///     {.recurrent = [](const Tensor& w) { nn::init::orthogonal_(w); }}
 struct RecurrentInit {
@@ -25,14 +25,14 @@ struct RecurrentWeights {
 // --- Cells -------------------------------------------------------------------------------------------------------------------
 // x: (batch, input) or (input,); states (batch, hidden) or (hidden,), zeros when undefined.
 
-/// A cell's options by name, in place of PyTorch's positional ones: nn::LSTMCell(3, 4, {.bias = false}).
+/// Options of a cell by name, in place of PyTorch's positional ones: nn::LSTMCell(3, 4, {.bias = false}).
 struct RecurrentCellOptions {
     bool bias = true;
-    bool relu = false;  ///< RNNCell: relu in place of tanh
+    bool relu = false;  ///< RNNCell: relu instead of tanh
     RecurrentInit init{};
 };
 
-/// What the three cells have in common. Throws DTypeError for an x of integers, ValueError for relu where it is none of its options.
+/// Common base of the three cells. Throws DTypeError for an x of integers, ValueError for relu in a cell that lacks this option.
 class RecurrentCell : public Module, public RecurrentWeights {
  public:
     void members(Members& m) override;
@@ -42,7 +42,7 @@ class RecurrentCell : public Module, public RecurrentWeights {
  protected:
     RecurrentCell(const char* name, std::int64_t gates, std::int64_t input_size, std::int64_t hidden_size, const RecurrentCellOptions& options,
                   const Loc& loc);
-    /// Zeros shaped as the state that belongs to x.
+    /// Returns zeros in the shape of the state that belongs to x.
     Tensor initial_state(const Tensor& x, const Loc& loc) const;
 };
 
@@ -88,29 +88,29 @@ struct RecurrentOptions {
     std::int64_t num_layers = 1;  ///< each reads the outputs of the one before
     bool bias = true;
     bool batch_first = false;    ///< sequences are (batch, time, feature) instead of (time, batch, feature)
-    double dropout = 0;          ///< of what a layer gives to the next one, while training: none with one layer (PyTorch warns)
+    double dropout = 0;          ///< of one layer's outputs to the next layer, while training; unused with one layer (PyTorch warns)
     bool bidirectional = false;  ///< a second cell in each layer reads from the end; outputs are joined: 2 hidden features
-    bool relu = false;           ///< RNN: relu in place of tanh
+    bool relu = false;           ///< RNN: relu instead of tanh
     RecurrentInit init{};
 };
 
-/// What the three layers have in common. Their arguments:
+/// Common base of the three layers. Their arguments:
 /// - x (time, batch, input), or (batch, time, input) with batch_first, or one sequence (time, input).
 /// - The initial state (num_layers * directions, batch, hidden), layer by layer, forward before backward, without `batch`
-///   where x has none; zeros when undefined.
+///   if x has none; zeros when undefined.
 /// - lengths (batch,), integers from 0 to time: how many steps of each sequence count; all when undefined. An example's state
 ///   stops where it ends (the backward direction begins there), no work is done for the rest, and its outputs are zeros.
-/// Results: the outputs (time, batch, directions * hidden) of the last layer, laid out as x is, and the last state.
-/// Throws ShapeError and DTypeError where these do not fit together, ValueError for a length out of range. Lengths on a CUDA
-/// device are waited for.
+/// Results: the outputs (time, batch, directions * hidden) of the last layer, in the layout of x, and the last state.
+/// Throws ShapeError and DTypeError if these do not fit together, ValueError for a length out of range. Waits for lengths on a CUDA
+/// device.
 ///
-/// The input's products of all time steps are one; a step is one product and the gates.
+/// The input's products of all time steps are one product; a step is then one product and the gates.
 ///
-/// A graph (trace.h) has each step; where time has a name, or lengths are an input, a direction is a scan. Lengths are not checked then: more than
-/// time is as time, less than 0 as 0.
+/// A graph (trace.h) has each step. If time has a name, or lengths are an input, a direction is a scan. Lengths are then not checked: more
+/// than time counts as time, less than 0 as 0.
 class RecurrentLayers : public Module {
  public:
-    /// One for each layer and direction: layer 0 forward, layer 0 backward, layer 1 forward, ... .
+    /// One entry for each layer and direction: layer 0 forward, layer 0 backward, layer 1 forward, ... .
     /// Named "weight_ih_l0", "weight_ih_l0_reverse", "weight_ih_l1", ... .
     std::vector<RecurrentWeights> weights;
 
@@ -128,7 +128,7 @@ class RecurrentLayers : public Module {
         Tensor output;
         LSTMState state;  // c is undefined where cells have none
     };
-    /// step(input gates of the step, state, weights) is the next state.
+    /// step(input gates of the step, state, weights) returns the next state.
     template <class Step>
     Result run(const In& x, const LSTMState& initial, const Tensor& lengths, bool has_c, bool sums_biases, const Step& step) const;
 

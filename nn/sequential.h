@@ -9,8 +9,8 @@ namespace tapir::nn {
 ///     nn::Sequential net(nn::Linear(784, 256), relu, nn::Dropout(0.2), nn::Linear(256, 10));
 ///     net[0].as<nn::Linear>().weight;
 ///     for (const nn::AnyModule& layer : net) x = layer(x);
-/// They are copied in; as ever, copies of modules share tensors. Parameters are named by position: "0.weight", "3.bias". Of a name
-/// with several functions, as tanh beside <cmath>'s, the Tensor(In) is taken, in up to 20 layers; else write nn::Tanh().
+/// They are copied in; as always, copies of modules share tensors. Parameters are named by position: "0.weight", "3.bias". For a name
+/// with several functions, such as tanh beside <cmath>'s, the Tensor(In) is taken, in up to 20 layers; beyond that write nn::Tanh().
 class Sequential : public Module {
  public:
     Sequential() = default;
@@ -21,7 +21,7 @@ class Sequential : public Module {
         (add(std::move(rest)), ...);
     }
 
-    /// The same where not all types can be deduced, because a name is overloaded.
+    /// Overload for types that cannot all be deduced, because a name is overloaded.
     explicit Sequential(AnyModule a, AnyModule b = {}, AnyModule c = {}, AnyModule d = {}, AnyModule e = {}, AnyModule f = {}, AnyModule g = {},
                         AnyModule h = {}, AnyModule i = {}, AnyModule j = {}, AnyModule k = {}, AnyModule l = {}, AnyModule m = {}, AnyModule n = {},
                         AnyModule o = {}, AnyModule p = {}, AnyModule q = {}, AnyModule r = {}, AnyModule s = {}, AnyModule t = {});
@@ -42,9 +42,9 @@ class Sequential : public Module {
         return *this;
     }
     std::size_t size() const noexcept { return layers_.size(); }
-    /// The module at a position; negative ones count from the end. Throws IndexError, and ValueError where there is a function.
+    /// Returns the module at a position; negative ones count from the end. Throws IndexError, and ValueError for a function.
     Module& at(IndexArg i);
-    /// The layer at a position, to call or to ask for its module. Throws IndexError.
+    /// Returns the layer at a position, to call it or to ask for its module. Throws IndexError.
     const AnyModule& operator[](IndexArg i) const { return layers_[detail::place(i, layers_.size(), "Sequential", "layer")]; }
     auto begin() const noexcept { return layers_.begin(); }
     auto end() const noexcept { return layers_.end(); }
@@ -54,7 +54,7 @@ class Sequential : public Module {
     void members(Members& m) override;
 
  private:
-    // Whose line is not known here: a null function is refused where it is called.
+    // The caller's line is not known here, so a null function is refused when it is called.
     template <class Layer>
     void add(Layer layer) {
         if (tapir::detail::is_null(layer)) {

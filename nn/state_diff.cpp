@@ -1,4 +1,4 @@
-// Comparing names and shapes.
+// Compares names and shapes.
 #include "tapir/nn/state_diff_impl.h"
 
 #include <algorithm>
@@ -14,12 +14,12 @@
 namespace tapir::nn {
 namespace {
 
-constexpr std::size_t kMostLines = 20;      // of a kind
-constexpr std::size_t kMostCompared = 300;  // names that are searched for near ones
+constexpr std::size_t kMostLines = 20;      // for each kind
+constexpr std::size_t kMostCompared = 300;  // names that are searched for similar ones
 
 std::string shape_of(const Tensor& t) { return t.defined() ? t.shape().str() : "undefined"; }
 
-// How many letters must be put in, taken out or changed (Levenshtein 1966).
+// Returns how many letters must be inserted, removed or changed (Levenshtein 1966).
 std::size_t distance(std::string_view a, std::string_view b) {
     std::vector<std::size_t> row(b.size() + 1);
     for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -35,15 +35,15 @@ std::size_t distance(std::string_view a, std::string_view b) {
     return row[b.size()];
 }
 
-// One name with something in front of the other.
+// True if one name is the other with a prefix.
 bool is_tail(std::string_view longer, std::string_view tail) {
     return longer.size() > tail.size() && longer.ends_with(tail) && longer[longer.size() - tail.size() - 1] == '.';
 }
 
-// The unexpected name that was most likely meant, or null.
+// Returns the unexpected name that was most likely meant, or null.
 const NamedTensor* nearest(const NamedTensor& missing, const std::vector<const NamedTensor*>& unexpected) {
     const NamedTensor* best = nullptr;
-    std::size_t least = missing.name.size() / 3 + 2;  // further away is another name
+    std::size_t least = missing.name.size() / 3 + 2;  // names further away are different names
     for (const NamedTensor* t : unexpected) {
         if (t->name.size() > 200) continue;
         const bool has_shape = t->tensor.defined() && t->tensor.shape() == missing.tensor.shape();
@@ -56,7 +56,7 @@ const NamedTensor* nearest(const NamedTensor& missing, const std::vector<const N
     return best;
 }
 
-// What all unexpected names begin with, where each of them without it is one that is missing, and has its shape.
+// Returns the common prefix of all unexpected names, if each without it is a missing name and has its shape.
 std::string common_prefix(const std::vector<const NamedTensor*>& missing, const std::vector<const NamedTensor*>& unexpected) {
     if (unexpected.empty() || missing.empty()) return "";
     std::unordered_map<std::string_view, const NamedTensor*> wanted;
@@ -94,7 +94,7 @@ StateDiff state_diff(const NamedTensors& own, const NamedTensors& state, bool st
     std::unordered_map<std::string_view, const Tensor*> given;
     for (const NamedTensor& t : state) given.emplace(t.name, &t.tensor);
     std::unordered_set<std::string_view> names;
-    std::unordered_set<const void*> filled;  // by what was given, under whichever name
+    std::unordered_set<const void*> filled;  // by the given tensors, under any name
     Lines different("of another shape");
     for (const NamedTensor& t : own) {
         names.insert(t.name);

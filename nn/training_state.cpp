@@ -1,4 +1,4 @@
-// Saving and taking back a training run.
+// Saves and restores a training run.
 #include "tapir/nn/training_state.h"
 
 #include <sys/stat.h>
@@ -96,7 +96,7 @@ TrainingState& TrainingState::operator()(const TextArg& name, Tensor& t, Loc loc
 
 std::string TrainingState::older(int age) const { return age == 0 ? path_ : path_ + "." + std::to_string(age); }
 
-// The states move one place back. The last one stays in its own place too, until the new one is renamed onto it.
+// Moves the states one place back. The last one stays in its own place too, until the new one is renamed onto it.
 void TrainingState::rotate(const Loc& loc) const {
     if (options_.keep == 1 || !exists(path_)) return;
     const auto check = [&](int result, const std::string& name) {
@@ -108,10 +108,10 @@ void TrainingState::rotate(const Loc& loc) const {
         check(::rename(older(age - 1).c_str(), older(age).c_str()), older(age - 1));
     }
     io::step();
-    if (::unlink(older(1).c_str()) != 0 && errno != ENOENT) check(-1, older(1));  // where keep is 2
+    if (::unlink(older(1).c_str()) != 0 && errno != ENOENT) check(-1, older(1));  // exists if keep is 2
     io::step();
     if (::link(path_.c_str(), older(1).c_str()) == 0) return;
-    check(::rename(path_.c_str(), older(1).c_str()), path_);  // a file system without links; load() looks there
+    check(::rename(path_.c_str(), older(1).c_str()), path_);  // the file system has no links; load() looks there
 }
 
 void TrainingState::save(Loc loc) const {
@@ -157,7 +157,7 @@ void TrainingState::load_from(const TextArg& path, const TrainingStateLoadOption
         states[static_cast<std::size_t>(part - parts_.begin())].push_back({rest, std::move(t.tensor)});
     }
     std::vector<bool> is_missing(parts_.size());
-    for (std::size_t i = 0; i < parts_.size(); ++i) {  // one that has no tensors may have none in the file
+    for (std::size_t i = 0; i < parts_.size(); ++i) {  // a part without tensors may have none in the file
         is_missing[i] = states[i].empty() && !parts_[i].save().empty();
         if (is_missing[i] && !options.allow_missing) append(missing, parts_[i].name);
     }
@@ -167,18 +167,18 @@ void TrainingState::load_from(const TextArg& path, const TrainingStateLoadOption
                         missing.empty() ? "" : "\n  missing: " + missing + hint, unexpected.empty() ? "" : "\n  unexpected: " + unexpected);
     }
 
-    std::vector<NamedTensors> before;  // to go back to
+    std::vector<NamedTensors> before;  // for restoring
     for (const Part& part : parts_) {
         NamedTensors state = part.save();
         for (NamedTensor& t : state) t.tensor = t.tensor.defined() ? t.tensor.clone() : t.tensor;
         before.push_back(std::move(state));
     }
     std::size_t at = 0;
-    const auto go_back = [&] {  // with the part that failed, which may be a user's
+    const auto go_back = [&] {  // includes the part that failed, which may be a user's
         for (std::size_t i = 0; i <= at; ++i) {
             try {
                 parts_[i].load(before[i]);
-            } catch (...) {  // the others go back all the same
+            } catch (...) {  // restore the others all the same
             }
         }
     };

@@ -1,4 +1,4 @@
-// TrainingState: all of a training run in one file, so that a run that was stopped goes on to the bit as if it had not been, with as many
+// TrainingState: all of a training run in one file. A stopped run continues as if it had not been stopped, to the bit, given as many
 // threads (core/parallel.h) as before.
 //
 //     std::int64_t steps = 0;
@@ -6,9 +6,9 @@
 //     nn::TrainingState run("run.safetensors");
 //     run("model", model)("adam", adam)("schedule", schedule)("loader", loader);
 //     run("random", default_generator())("steps", steps)("best", best);
-//     run.load();                                        // false where there is no file yet
-//     for (std::int64_t epoch : loader.epochs(10)) {     // goes on in the epoch that was saved, or after it where it was over
-//         for (auto& [x, y] : loader) {                  // goes on with the batch after the one that was saved
+//     run.load();                                        // returns false if there is no file yet
+//     for (std::int64_t epoch : loader.epochs(10)) {     // continues in the epoch that was saved, or after it if it was over
+//         for (auto& [x, y] : loader) {                  // continues with the batch after the one that was saved
 //             ...
 //             if (++steps % 1000 == 0) run.save();       // within an epoch,
 //         }
@@ -17,12 +17,12 @@
 //         run.save();                                    // and at its end, behind all that belongs to it
 //     }
 //
-// The loader counts the epochs. A number of your own that counts them (`for (; epoch < 10; ++epoch)`) does not know whether a save
-// stands within an epoch or at its end, before the ++: after the latter it would count that epoch twice. Where there is no loader, save
-// it behind its ++: `while (epoch < 10) { ...; ++epoch; run.save(); }`.
+// The loader counts the epochs. A number of your own that counts them (`for (; epoch < 10; ++epoch)`) cannot tell if a save
+// was made within an epoch or at its end, before the ++: in the latter case it would count that epoch twice. Without a loader, save
+// behind the ++: `while (epoch < 10) { ...; ++epoch; run.save(); }`.
 //
-// After a save within an epoch the first loop over the loader has the rest of that epoch: nothing, where the last batch was the one
-// that was saved at. What comes behind the loop is done then as in any epoch. A loop that was left by break, and then saved, goes on
+// After a save within an epoch the first loop over the loader has the rest of that epoch: no batch, if the save was at its last
+// batch. The code behind the loop then runs as in any epoch. A loop that was left by break, and then saved, continues
 // behind the batch where it was left.
 //
 // It is named a state, not a checkpoint, because checkpoint() (autograd/checkpoint.h) is something else. The file is a safetensors
@@ -43,11 +43,11 @@
 namespace tapir::nn {
 
 struct TrainingStateOptions {
-    int keep = 1;  ///< the last so many states: "run.safetensors", the one before it "run.safetensors.1", ...
+    int keep = 1;  ///< keeps this many last states: "run.safetensors", the one before it "run.safetensors.1", ...
 };
 
 struct TrainingStateLoadOptions {
-    /// Parts that the file lacks, because they were added to the program later, stay as they are.
+    /// True: parts that the file lacks, because they were added to the program later, are left unchanged.
     bool allow_missing = false;
 };
 
@@ -76,17 +76,17 @@ class TrainingState {
     }
     TrainingState& operator()(const TextArg& name, Generator& generator, Loc loc = Loc::current());
     TrainingState& operator()(const TextArg& name, std::string& text, Loc loc = Loc::current());
-    /// Loading gives the handle another tensor, on its device where it is defined.
+    /// Loading replaces the handle's tensor; if it was defined, the new one is on its device.
     TrainingState& operator()(const TextArg& name, Tensor& tensor, Loc loc = Loc::current());
 
-    /// Writes a new file, flushes it to the disk and puts it in the place of the old one: whenever the process or the machine stops,
-    /// the last state that was saved, or the one before it, is there whole. What killed processes have left beside it is removed.
-    /// Throws FileError, and then the old file is as it was.
+    /// Writes a new file, flushes it to the disk and replaces the old one. Whenever the process or the machine stops, the last
+    /// state that was saved, or the one before it, is complete on the disk. Leftovers of killed processes are removed.
+    /// Throws FileError; then the old file is unchanged.
     void save(Loc loc = Loc::current()) const;
-    /// Takes the last state that was saved back into all parts; false where there is none. Throws FileError for a file that cannot be
-    /// read, or whose parts are not the ones that were named, or do not fit; then all parts are as they were.
+    /// Loads the last state that was saved into all parts; returns false if there is none. Throws FileError for a file that cannot be
+    /// read, or whose parts are not the ones that were named, or do not fit; then no part changes.
     bool load(const TrainingStateLoadOptions& options = {}, Loc loc = Loc::current());
-    /// The same from another file: load_from("run.safetensors.1").
+    /// Like load(), from another file: load_from("run.safetensors.1").
     void load_from(const TextArg& path, const TrainingStateLoadOptions& options = {}, Loc loc = Loc::current());
 
     const std::string& path() const noexcept { return path_; }

@@ -15,11 +15,11 @@
 namespace tapir::nn {
 
 struct TreeLSTMOptions {
-    bool inner_input = false;  ///< N-ary: inner nodes may have an input as well
+    bool inner_input = false;  ///< N-ary: inner nodes may have an input, too
     double forget_bias = 0;    ///< added to the forget gates' initial bias; 1 lets long paths learn sooner
 };
 
-/// For trees whose nodes have at most `arity` ordered children, constituency trees above all (eqs. 9-14):
+/// Cell for trees whose nodes have at most `arity` ordered children, constituency trees above all (eqs. 9-14):
 ///     i, o = sigmoid(W x + sum_l U_l h_l + b), f_k = sigmoid(W_f x + sum_l U_f,kl h_l + b_f), u = tanh(...),
 ///     c = i u + sum_k f_k c_k, h = o tanh(c)
 /// A leaf has an input and no children: one product, weight_ih ((3 or 4) hidden, input) in the order i, o, u (with inner_input
@@ -31,13 +31,13 @@ class NaryTreeLSTMCell : public Module {
 
     NaryTreeLSTMCell(std::int64_t input_size, std::int64_t hidden_size, int arity = 2, TreeLSTMOptions options = {}, Loc loc = Loc::current());
 
-    /// A leaf.
+    /// Encodes a leaf.
     LSTMState forward(In x) const;
-    /// A node of two children.
+    /// Encodes a node of two children.
     LSTMState forward(const LSTMState& left, const LSTMState& right, Loc loc = Loc::current()) const;
-    /// A node of any children up to the arity; those that are not there, or undefined, count as zero.
+    /// Encodes a node of any number of children up to the arity; missing or undefined ones count as zero.
     LSTMState forward(const std::vector<LSTMState>& children, Loc loc = Loc::current()) const;
-    /// The same with an input, for cells with inner_input (ValueError for others).
+    /// Overload with an input, for cells with inner_input (ValueError for others).
     LSTMState forward(In x, const std::vector<LSTMState>& children) const;
 
     LSTMState operator()(In x) const { return forward(x); }
@@ -58,7 +58,7 @@ class NaryTreeLSTMCell : public Module {
     bool inner_input_;
 };
 
-/// For trees with any number of unordered children, dependency trees above all (eqs. 2-8):
+/// Cell for trees with any number of unordered children, dependency trees above all (eqs. 2-8):
 ///     i, o = sigmoid(W x + U (sum_k h_k) + b), f_k = sigmoid(W_f x + U_f h_k + b_f), u = tanh(W x + U (sum_k h_k) + b),
 ///     c = i u + sum_k f_k c_k, h = o tanh(c)
 /// Every node has an input. weight_ih (4 hidden, input) and bias (4 hidden,) in the order i, f, o, u; weight_hh

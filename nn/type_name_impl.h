@@ -1,4 +1,4 @@
-// The names of modules' classes, for messages.
+// Names of modules' classes, for messages.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace tapir::nn {
 
-/// Without namespaces and template arguments.
+/// Returns the name without namespaces and template arguments.
 std::string type_name(const std::type_info& type);
 
 }  // namespace tapir::nn

@@ -23,7 +23,7 @@ class Adagrad : public OptimizerOf<AdagradOptions> {
 
 struct AdagradDAOptions {
     double lr = 1e-2;
-    double l1 = 0;  ///< makes parameters exactly zero whose mean gradient stays within [-l1, l1]
+    double l1 = 0;  ///< parameters become exactly zero if their mean gradient stays within [-l1, l1]
     double l2 = 0;
     double initial_accumulator_value = 0.1;
     static const OptimizerRule rule;
@@ -32,8 +32,8 @@ struct AdagradDAOptions {
 /// Dual averaging with Adagrad's metric: sum += g; squares += g^2 (from initial_accumulator_value); after t steps
 ///     p = -lr sign(sum) max(|sum| - l1 t, 0) / (sqrt(squares) + lr l2 t),
 /// the minimum of <sum, p> + t l1 |p|_1 + t l2 / 2 |p|^2 + <p, sqrt(squares) p> / (2 lr): Duchi et al. 2011, equation 3 and
-/// section 5. As TensorFlow's AdagradDA. A parameter is the result of its gradients alone: its first step forgets the
-/// values that it began with (begin at zeros, as in linear models, where its sparse solutions are wanted). Throws ValueError
+/// section 5. As TensorFlow's AdagradDA. A parameter depends on its gradients alone: its first step forgets its initial
+/// values (begin at zeros, as in linear models, if sparse solutions are wanted). Throws ValueError
 /// for negative options.
 class AdagradDA : public OptimizerOf<AdagradDAOptions> {
  public:

@@ -1,4 +1,4 @@
-// Adam, and what came of it: AdamW, Adamax, NAdam, RAdam.
+// Adam and its variants: AdamW, Adamax, NAdam, RAdam.
 #include "tapir/optim/adam.h"
 
 #include <array>
@@ -34,7 +34,7 @@ TAPIR_OP(radam, NonDiff, "A step of RAdam (Liu et al. 2020).",
 namespace tapir::optim {
 namespace {
 
-// The options that all share, and others after them.
+// The common options, followed by others.
 template <class O, class... More>
 constexpr std::array<OptimizerOption, 5 + sizeof...(More)> moments(More... more) {
     return {option<&O::lr>("lr", Domain::not_negative),

@@ -1,4 +1,4 @@
-// Adam, and what came of it: AdamW, Adamax, NAdam, RAdam.
+// Adam and its variants: AdamW, Adamax, NAdam, RAdam.
 #pragma once
 
 #include "tapir/optim/optimizer.h"

@@ -39,7 +39,7 @@ struct ASGDRule : Rule<ASGDOptions> {
     static bool starts_alike(const Options&) { return false; }
     static void update(const Options& o, Slot& slot, Update& work) {
         const auto t = static_cast<double>(slot.steps);
-        if (work.first) work.buffers[0].copy_(work.parameter);  // rows that no gradient names have averages too
+        if (work.first) work.buffers[0].copy_(work.parameter);  // rows that no gradient names need averages too
         if (slot.steps == 1) slot.number = o.lr;
         const double eta = slot.number;
         slot.number = o.lr / std::pow(1 + o.lambd * o.lr * t, o.alpha);

@@ -27,8 +27,8 @@ void copy_all(const std::vector<Tensor>& to, const std::vector<Tensor>& from, co
     for (std::size_t i = 0; i < to.size(); ++i) Tensor(to[i]).copy_(from[i], loc);
 }
 
-// The scopes that live: their parameters have values that are not their own.
-std::atomic<int> live_scopes = 0;  // so that an update without any looks no further
+// The scopes that are alive: their parameters currently hold averages.
+std::atomic<int> live_scopes = 0;  // lets an update without any scope skip the search
 std::mutex scopes_mutex;
 std::vector<const std::vector<Tensor>*> scopes;
 
@@ -64,7 +64,7 @@ void WeightAverage::update(Loc loc) {
     }
     const kernels::AverageStep step{weight(updates_)};
     StepQueue queue;
-    std::vector<Tensor> own;  // made before the first average changes: all that takes memory
+    std::vector<Tensor> own;  // made before the first average changes, because this allocates
     for (const Tensor& p : parameters_) {
         const detail::PartsOfOp parts;
         own.push_back(is_floating(p.dtype()) && !on_gpu(p) ? p.detach().contiguous() : p.detach());
@@ -151,7 +151,7 @@ AverageScope::AverageScope(const WeightAverage& average, Loc loc) : parameters_(
     const CallerScope caller(loc);
     const detail::PauseRecording pause;
     for (const Tensor& p : parameters_) own_.push_back(p.detach().clone());
-    // Converted first: from here on nothing fails.
+    // Converts first: from here on nothing fails.
     std::vector<Tensor> values;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
         values.push_back(average.averages()[i].to(parameters_[i].dtype()).to(parameters_[i].device()));

@@ -13,8 +13,8 @@
 //         nn::save(model, "averaged.safetensors");
 //     }                                     // and its own weights again
 //
-// An update is one pass over the parameters, as an optimizer's step is. Averages are float32 or float64, as an optimizer's
-// buffers are, and follow Module::to(). Tensors of integers (a buffer that counts) are taken over as they are. To average a
+// An update is one pass over the parameters, like an optimizer's step. Averages are float32 or float64, like an optimizer's
+// buffers, and follow Module::to(). Tensors of integers (a buffer that counts) are copied instead of averaged. To average a
 // model's buffers too, name them in the list after its parameters.
 #pragma once
 
@@ -24,32 +24,32 @@
 
 namespace tapir::optim {
 
-/// What both share.
+/// Common base of both.
 class WeightAverage {
  public:
     virtual ~WeightAverage() = default;
     WeightAverage(const WeightAverage&) = delete;
     WeightAverage& operator=(const WeightAverage&) = delete;
 
-    /// Takes in the parameters as they are now. In a traced function the graph does so in each run, which updates() does not count; throws
-    /// TapeError there where the weight of an update depends on how many there were (StochasticWeightAverage, warmup that goes on).
+    /// Adds the current parameters to the averages. In a traced function the graph does so in each run, which updates() does not count. It throws
+    /// TapeError there if the weight of an update depends on the number of updates (StochasticWeightAverage, warmup that goes on).
     void update(Loc loc = Loc::current());
     std::int64_t updates() const noexcept { return updates_; }
     const std::vector<Tensor>& parameters() const noexcept { return parameters_; }
-    /// In the order of the parameters; before the first update, what these were at the beginning.
+    /// Returns the averages in the order of the parameters; before the first update, the initial parameters.
     const std::vector<Tensor>& averages() const noexcept { return averages_; }
-    /// Gives the parameters the values of the averages for good.
+    /// Copies the averages to the parameters for good.
     void copy_to_parameters(Loc loc = Loc::current()) const;
 
-    /// The number of updates, and copies of the averages: "updates", "0", "1", ...
+    /// Returns the number of updates, and copies of the averages: "updates", "0", "1", ...
     NamedTensors state_dict(Loc loc = Loc::current()) const;
-    /// Takes them back. Throws ValueError, and changes nothing, when names or shapes are others.
+    /// Restores a state. Throws ValueError, and changes nothing, if names or shapes differ.
     void load_state_dict(const NamedTensors& state, Loc loc = Loc::current());
 
  protected:
     /// Throws ValueError for an undefined tensor.
     WeightAverage(const char* name, const std::vector<Tensor>& parameters, const Loc& loc);
-    /// That of the parameters of now in the average: average += weight (parameter - average).
+    /// Returns the weight of the current parameters in the average: average += weight (parameter - average).
     virtual double weight(std::int64_t updates) const = 0;
 
  private:
@@ -62,7 +62,7 @@ class WeightAverage {
 
 struct ExponentialMovingAverageOptions {
     double decay = 0.999;
-    bool warmup = false;  ///< a decay of at most (1 + t) / (10 + t) after t updates, as TensorFlow's num_updates
+    bool warmup = false;  ///< use a decay of at most (1 + t) / (10 + t) after t updates, as TensorFlow's num_updates
 };
 
 /// average = decay average + (1 - decay) parameter. Polyak and Juditsky 1992. Throws ValueError for a decay outside [0, 1].
@@ -79,7 +79,7 @@ class ExponentialMovingAverage : public WeightAverage {
 };
 
 /// The mean of the parameters of all updates, as PyTorch's AveragedModel. Izmailov et al. 2018, "Averaging weights leads to
-/// wider optima and better generalization". Batch normalisation's statistics are those of no model then: pass training data
+/// wider optima and better generalization". Batch normalisation's statistics then belong to no model: pass training data
 /// through the averaged one.
 class StochasticWeightAverage : public WeightAverage {
  public:
@@ -90,8 +90,8 @@ class StochasticWeightAverage : public WeightAverage {
     double weight(std::int64_t updates) const override { return 1 / static_cast<double>(updates + 1); }
 };
 
-/// While it lives the parameters have the values of the averages; then their own again, also when an exception ends it. An average
-/// of any of these parameters that is updated meanwhile throws ValueError: it would take averages for weights.
+/// While it lives the parameters have the values of the averages; afterwards their own again, also if an exception ends it. Updating an
+/// average of any of these parameters meanwhile throws ValueError: it would take averages for weights.
 class [[nodiscard]] AverageScope {
  public:
     explicit AverageScope(const WeightAverage& average, Loc loc = Loc::current());

@@ -1,4 +1,4 @@
-// Clipping gradients.
+// Clips gradients.
 #include "tapir/optim/clip.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 namespace tapir::optim {
 namespace {
 
-// Those that may have a gradient; a shared parameter counts once.
+// Visits the parameters that may have a gradient; a shared parameter counts once.
 template <class Visit>
 void each_leaf(const char* op, const std::vector<Tensor>& parameters, const Loc& loc, const Visit& visit) {
     std::unordered_set<const TensorImpl*> seen;
@@ -34,7 +34,7 @@ void each_leaf(const char* op, const std::vector<Tensor>& parameters, const Loc&
     }
 }
 
-// The elements of each gradient, dense or of the rows that there are, contiguous. A gradient that is not so is replaced by
+// Returns the elements of each gradient, dense or only its rows, contiguous. A gradient that is not contiguous is replaced by
 // one that is.
 std::vector<Tensor> gradients(const char* op, const std::vector<Tensor>& parameters, const Loc& loc) {
     std::vector<Tensor> result;
@@ -64,7 +64,7 @@ std::vector<Device> cuda_devices(const std::vector<Tensor>& grads) {
     return devices;
 }
 
-// Those of one device, as its kernels take them; they are changed in place.
+// Returns the gradients on one device, as its kernels take them; they are changed in place.
 std::vector<kernels::GpuGradient> on_device(Device device, const std::vector<Tensor>& grads, const char* op, bool writes, const Loc& loc) {
     std::vector<kernels::GpuGradient> result;
     for (const Tensor& g : grads) {
@@ -76,7 +76,7 @@ std::vector<kernels::GpuGradient> on_device(Device device, const std::vector<Ten
     return result;
 }
 
-// float64, on the device; nobody waits for it.
+// Computes a float64 on the device; nobody waits for it.
 Tensor norm_on(Device device, const std::vector<Tensor>& grads, double p, const Loc& loc) {
     const auto list = on_device(device, grads, "clip_grad_norm_", /*writes=*/false, loc);
     const Tensor norm = detail::make_empty({}, float64, device, loc);
@@ -84,7 +84,7 @@ Tensor norm_on(Device device, const std::vector<Tensor>& grads, double p, const 
     return norm;
 }
 
-// Calls work(elements, count) with float or double elements, to read them; 16-bit floats go through a float32 copy.
+// Calls work(elements, count) with float or double elements, for reading; 16-bit floats go through a float32 copy.
 template <class Work>
 void with_elements(const Tensor& t, const Loc& loc, const Work& work) {
     if (t.dtype() == float64) {
@@ -96,14 +96,14 @@ void with_elements(const Tensor& t, const Loc& loc, const Work& work) {
 }
 
 // Calls work(elements, count) for each gradient on the CPU, to change them. 16-bit floats go through one float32 copy as large as the
-// largest of them. All memory is taken before the first is changed: clipping that throws has changed none.
+// largest of them. Allocates all memory before it changes the first gradient: if clipping throws, none has changed.
 template <class Work>
 void change_elements(const std::vector<Tensor>& grads, const Loc& loc, const Work& work) {
     const auto is_narrow = [](const Tensor& g) { return !on_gpu(g) && g.dtype() != float64 && g.dtype() != float32; };
     std::int64_t most = 0;
     for (const Tensor& g : grads) most = std::max(most, is_narrow(g) ? g.numel() : 0);
     const Tensor room = most > 0 ? detail::make_empty({most}, float32, cpu, loc) : Tensor();
-    std::vector<Tensor> wide;  // of each gradient: itself, or its part of the room
+    std::vector<Tensor> wide;  // for each gradient: itself, or its part of the room
     for (const Tensor& g : grads) wide.push_back(is_narrow(g) ? detail::make_view(room.impl(), g.dim(), g.impl()->sizes, nullptr, 0) : g);
     for (std::size_t i = 0; i < grads.size(); ++i) {
         const Tensor &g = grads[i], &w = wide[i];
@@ -119,14 +119,14 @@ void change_elements(const std::vector<Tensor>& grads, const Loc& loc, const Wor
     }
 }
 
-// Sums of powers, or the largest of both where p is infinite.
+// Adds sums of powers, or takes the larger if p is infinite.
 double joined(double total, double part, double p) { return !std::isinf(p) ? total + part : std::isnan(part) || part > total ? part : total; }
 
-constexpr std::int64_t kBlock = 4096;       // of elements that are summed up at once
-constexpr std::int64_t kGrain = 64 * 1024;  // of elements for a thread
+constexpr std::int64_t kBlock = 4096;       // elements that are summed at once
+constexpr std::int64_t kGrain = 64 * 1024;  // elements for a thread
 
-// sum |x|^p, or the largest |x| for infinity. Each block has its sum, and these are added in order: any number of threads gives the
-// same.
+// Returns sum |x|^p, or the largest |x| for infinity. Blocks are summed separately and added in order, so that the result does not
+// depend on the number of threads.
 template <class T>
 double power_sum(const T* x, std::int64_t n, double p) {
     const std::int64_t blocks = (n + kBlock - 1) / kBlock;
@@ -144,7 +144,7 @@ double power_sum(const T* x, std::int64_t n, double p) {
     return total;
 }
 
-// Of gradients on several devices, or on the CPU.
+// Returns the norm of gradients on several devices, or on the CPU.
 double total_norm(const std::vector<Tensor>& grads, const std::vector<Device>& devices, double p, const Loc& loc) {
     double total = 0;
     const auto add = [&](double part) { total = joined(total, part, p); };
@@ -156,7 +156,7 @@ double total_norm(const std::vector<Tensor>& grads, const std::vector<Device>& d
     }
     if (std::isinf(p)) return total;
     if (total > 1e-290 && total < std::numeric_limits<double>::infinity()) return std::pow(total, 1 / p);
-    // Powers beyond the range of float64, or below: of gradients divided by the largest of their numbers.
+    // The powers overflowed or underflowed float64: repeats this with gradients divided by about their largest element.
     const double largest = total_norm(grads, devices, std::numeric_limits<double>::infinity(), loc);
     if (std::isnan(total) || !(largest > 0 && std::isfinite(largest)) || (largest >= 0.5 && largest <= 2)) return std::pow(total, 1 / p);
     const int exponent = std::clamp(std::ilogb(largest), -1022, 1022);
@@ -167,7 +167,7 @@ double total_norm(const std::vector<Tensor>& grads, const std::vector<Device>& d
 
 // --- By ops, which a graph that is traced holds ----------------------------------------------------------------------------------
 
-// The gradients, which the trace itself has made: those that were there before would be constants of the graph.
+// Returns the gradients that the trace itself has made: earlier ones would be constants of the graph.
 std::vector<Tensor> traced_gradients(const char* op, const std::vector<Tensor>& parameters, const Loc& loc) {
     std::vector<Tensor> result;
     each_leaf(op, parameters, loc, [&](const Tensor& p, AutogradMeta& meta) {
@@ -206,7 +206,7 @@ Tensor clip_norm_by_ops(const std::vector<Tensor>& parameters, double max_norm, 
     const Device device = std::all_of(grads.begin(), grads.end(), is_beside_first) ? grads[0].device() : cpu;
     std::vector<Tensor> norms;
     for (const Tensor& g : grads) {
-        if (g.numel() > 0) norms.push_back(norm(g.to(float64), p).to(device));  // as their squares may be beyond float
+        if (g.numel() > 0) norms.push_back(norm(g.to(float64), p).to(device));  // in float64, as their squares may be beyond float
     }
     if (norms.empty()) return full({}, 0, {float64, device});
     const Tensor total = norms.size() == 1 ? norms[0] : norm(stack(norms), p);

@@ -26,7 +26,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 Tensor number(double value) { return full({}, value, {float64, cpu}); }
 
-// Of the CPU.
+// For gradients on the CPU.
 bool all_finite(const Tensor& gradient) { return gradient.numel() == 0 || std::isfinite(norm(gradient, kInfinity).item()); }
 
 // Gradients on one device that are unscaled in one launch.
@@ -57,7 +57,7 @@ GradScaler::GradScaler(const GradScalerOptions& options, Loc loc) : options_(opt
     }
 }
 
-// A step is made or left out by what the gradients are, and the scale is another then.
+// A step depends on the values of the gradients, and changes the scale.
 static void refuse_traced(const char* op, const Loc& loc) {
     if (!detail::is_tracing()) return;
     fail<TapeError>(loc,
@@ -157,11 +157,11 @@ void GradScaler::update() {
     for (Unscaled& one : unscaled_) found_inf_ |= !are_finite(one);
     if (found_inf_) {
         const double lower = scale_ * options_.backoff_factor;
-        if (lower >= std::numeric_limits<float>::min()) scale_ = lower;  // 0 would stay
+        if (lower >= std::numeric_limits<float>::min()) scale_ = lower;  // a scale of 0 would stay 0
         good_steps_ = 0;
     } else if (stepped_ && ++good_steps_ >= options_.growth_interval) {
         const double higher = scale_ * options_.growth_factor;
-        if (higher <= std::numeric_limits<float>::max()) scale_ = higher;  // no more than float32 losses bear
+        if (higher <= std::numeric_limits<float>::max()) scale_ = higher;  // float32 losses take no larger scale
         good_steps_ = 0;
     }
     found_inf_ = stepped_ = false;

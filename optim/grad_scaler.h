@@ -16,29 +16,29 @@ struct GradScalerOptions {
     bool enabled = true;         ///< false: everything passes through
 };
 
-/// Multiplies the loss, and so all gradients, by a factor; divides the gradients by it before a step; leaves steps out whose
-/// gradients have an infinity or nan, and lowers the factor then (Micikevicius et al. 2018, "Mixed precision training").
+/// Multiplies the loss, and so all gradients, by a factor, and divides the gradients by it before a step. Skips steps whose
+/// gradients have an infinity or nan, and then lowers the factor (Micikevicius et al. 2018, "Mixed precision training").
 /// As PyTorch's torch.amp.GradScaler.
 class GradScaler {
  public:
     explicit GradScaler(const GradScalerOptions& options = {}, Loc loc = Loc::current());
 
-    /// loss * scale
+    /// Returns loss * scale.
     Tensor scale(In loss) const;
-    /// Divides the gradients of the optimizer's parameters by the scale: to clip or look at them before step(). Throws ValueError
-    /// the second time before update(). Does not wait for a device.
+    /// Divides the gradients of the optimizer's parameters by the scale, to clip or read them before step(). Throws ValueError
+    /// if called twice before update(). Does not wait for a device.
     void unscale_(Optimizer& optimizer, Loc loc = Loc::current());
-    /// Unscales the gradients unless that was done, and steps if all are finite. Waits for the device once.
-    /// Returns whether it stepped.
+    /// Unscales the gradients unless unscale_() did, and steps if all are finite. Waits for the device once.
+    /// Returns true if it stepped.
     bool step(Optimizer& optimizer, Loc loc = Loc::current());
-    /// Lowers the scale if a step since the last update was left out, and raises it after enough that were not.
+    /// Lowers the scale if a step since the last update was skipped; raises it after enough steps that were not.
     void update();
 
     double get_scale() const noexcept { return options_.enabled ? scale_ : 1; }
     bool is_enabled() const noexcept { return options_.enabled; }
 
     NamedTensors state_dict(Loc loc = Loc::current()) const;
-    /// Throws ValueError when an entry is missing.
+    /// Throws ValueError if an entry is missing.
     void load_state_dict(const NamedTensors& state, Loc loc = Loc::current());
 
  private:
@@ -53,7 +53,7 @@ class GradScaler {
     // An optimizer whose gradients were unscaled since the last update.
     struct Unscaled {
         const Optimizer* optimizer;
-        std::vector<Tensor> unasked;  // what each device will say of them until somebody asks: a 0-d bool, whether some are not finite
+        std::vector<Tensor> unasked;  // for each device a 0-d bool, true if some gradients are not finite; not read until somebody asks
         bool not_finite;
     };
     std::vector<Unscaled> unscaled_;

@@ -41,7 +41,7 @@ DType computed_in(const std::vector<Tensor>& parameters) {
     return std::any_of(parameters.begin(), parameters.end(), is_double) ? float64 : float32;
 }
 
-// Not dot(), which an AutocastScope takes to 16 bits.
+// Does not use dot(), which an AutocastScope would run in 16 bits.
 double product(const Tensor& a, const Tensor& b) { return sum(a * b).item(); }
 double largest(const Tensor& x) { return x.numel() ? max(abs(x)).item() : 0; }
 Tensor number(double value) { return full({}, value, {float64, cpu}); }
@@ -82,7 +82,7 @@ void LBFGS::move_to(const Tensor& position, const Loc& loc) const {
 
 // --- The direction ----------------------------------------------------------------------------------------------------------
 
-// -H g, by the two loops of algorithm 7.4 of Nocedal and Wright.
+// Returns -H g, by the two loops of algorithm 7.4 of Nocedal and Wright.
 Tensor LBFGS::direction(const Tensor& gradient) {
     const detail::UnrecordedParts parts;
     if (iterations_ == 1) {
@@ -91,7 +91,7 @@ Tensor LBFGS::direction(const Tensor& gradient) {
         return -gradient;
     }
     const Tensor y = gradient - gradient_, s = direction_ * step_size_;
-    if (const double ys = product(y, s); ys > 1e-10) {  // else the curvature is not positive: it would spoil the estimate
+    if (const double ys = product(y, s); ys > 1e-10) {  // otherwise the curvature is not positive and would spoil the estimate
         if (history_.size() >= static_cast<std::size_t>(options().history_size)) history_.erase(history_.begin());
         history_.push_back({y, s, 1 / ys});
         scale_ = ys / product(y, y);
@@ -111,7 +111,7 @@ Tensor LBFGS::direction(const Tensor& gradient) {
 
 // --- The line search --------------------------------------------------------------------------------------------------------
 
-// A step along the direction and what is there.
+// A step along the direction, with the loss and slope there.
 struct LBFGS::Point {
     double step = 0, loss = 0, slope = 0;
     Tensor gradient;
@@ -123,7 +123,7 @@ class LBFGS::Line {
     Line(LBFGS& owner, const std::function<Tensor()>& closure, const Tensor& start, const Tensor& direction, const Point& zero, const Loc& loc)
         : owner_(owner), closure_(closure), start_(start), direction_(direction), zero_(zero), loc_(loc) {}
 
-    /// The point that is left is the one where the parameters are.
+    /// The parameters stay at the point that was evaluated last.
     Point at(double step) {
         {
             const detail::UnrecordedParts parts;
@@ -159,7 +159,7 @@ class LBFGS::Line {
     bool is_too_high(const Point& p) const { return !(p.loss <= zero_.loss + kDecrease * p.step * zero_.slope); }  // nan is
     bool is_flat(const Point& p) const { return std::abs(p.slope) <= -kCurvature * zero_.slope; }
 
-    // Of the cubic through two points with their slopes, within bounds: equation 3.59.
+    // Returns the minimum, within bounds, of the cubic through two points with their slopes: equation 3.59.
     static double lowest_of_cubic(const Point& a, const Point& b, double low, double high) {
         const Point &left = a.step <= b.step ? a : b, &right = a.step <= b.step ? b : a;
         const double d1 = left.slope + right.slope - 3 * (left.loss - right.loss) / (left.step - right.step);
@@ -180,7 +180,7 @@ class LBFGS::Line {
             const double left = std::min(low.step, high.step), right = std::max(low.step, high.step);
             if ((right - left) * size < tolerance_change) break;
             double step = lowest_of_cubic(low, high, left, right);
-            // Twice near an end of the interval is little progress: then a tenth away from it.
+            // Two steps near an end of the interval are little progress: then it takes a point a tenth away from that end.
             const double margin = 0.1 * (right - left);
             const bool is_near = std::min(right - step, step - left) < margin;
             if (is_near && (was_near_an_end || step >= right || step <= left)) {
@@ -241,7 +241,7 @@ Tensor LBFGS::step(const std::function<Tensor()>& closure, Loc loc) {
             if (o.line_search_fn == LineSearch::strong_wolfe) {
                 next = line.search(step_size_, o.tolerance_change);
                 step_size_ = next.step;
-            } else if (iteration < o.max_iter) {  // what the last one leads to is not asked
+            } else if (iteration < o.max_iter) {  // no evaluation after the last iteration
                 next = line.at(step_size_);
             }
         } catch (...) {

@@ -6,7 +6,7 @@
 namespace tapir::optim {
 
 struct LionOptions {
-    double lr = 1e-4;  ///< 3 to 10 times smaller than Adam's, with a weight decay as much larger
+    double lr = 1e-4;  ///< 3 to 10 times smaller than Adam's; use a weight_decay larger by the same factor
     Betas betas = {0.9, 0.99};
     double weight_decay = 0;
     static const OptimizerRule rule;

@@ -1,4 +1,4 @@
-// All of optim.
+// Includes all of optim.
 #pragma once
 
 #include "tapir/optim/adagrad.h"

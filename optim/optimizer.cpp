@@ -1,4 +1,4 @@
-// The optimizers' common part: groups, gradients as the kernels want them, state.
+// Common part of the optimizers: groups, gradients in the form that kernels need, state.
 #include "tapir/optim/optimizer.h"
 
 #include <algorithm>
@@ -33,11 +33,11 @@
 namespace tapir::optim {
 namespace {
 
-// Where rows stand, and which: (row << 32 | position), ascending.
+// Entries are (row << 32 | position), ascending.
 using Order = std::vector<std::uint64_t>;
 
-// Sorts by row, and by position within a row, as the positions ascend already: counts for one digit of the row's number after another,
-// from the lowest (a radix sort).
+// Sorts by row; within a row the order of positions, which ascend already, is kept. A radix sort: it counts one digit of the row's number
+// after the other, from the lowest.
 void sort_by_row(Order& order, std::int64_t row_count) {
     constexpr std::size_t kFew = 256;
     constexpr int kMostBits = 11;  // the counts of one digit stay in the first cache
@@ -59,7 +59,7 @@ void sort_by_row(Order& order, std::int64_t row_count) {
     }
 }
 
-// starts[i]: where in the order the i-th distinct row begins. A row's sum goes by position, so that it is the same on any number of threads.
+// starts[i] is where the i-th distinct row begins in the order. A row is summed by position, so that the sum is the same on any number of threads.
 template <class T>
 void sum_rows(const Order& order, const std::vector<std::uint32_t>& starts, const T* values, std::int64_t width, std::int64_t* out_index,
               T* out_values) {
@@ -79,7 +79,7 @@ void sum_rows(const Order& order, const std::vector<std::uint32_t>& starts, cons
     });
 }
 
-constexpr std::int64_t kMostSorted = std::int64_t{1} << 31;  // both halves of an Order's entries hold it
+constexpr std::int64_t kMostSorted = std::int64_t{1} << 31;  // fits both halves of an Order's entries
 
 bool is_coalesced(const std::int64_t* index, std::int64_t count) {
     if (count > 0 && index[0] < 0) return false;
@@ -141,8 +141,8 @@ SparseRows coalesce(const SparseRows& rows, std::int64_t row_count, const Loc& l
     return out;
 }
 
-// The rows of a gradient that was made dense when somebody read it, and has not been written to since. Nothing is asked of the device: a
-// row that is used several times has its values at the first place, and zeros at the others.
+// Returns the rows of a gradient that was made dense when somebody read it, and was not written to since. Does not wait for the device: a
+// row that was used several times has its values at the first place, and zeros at the others.
 static SparseRows rows_unchanged(const Tensor& gradient, const Tensor& used_rows, const Loc& loc) {
     const std::int64_t row_count = gradient.shape()[0], count = used_rows.numel();
     const Tensor given = used_rows.reshape({count});
@@ -158,7 +158,7 @@ static SparseRows rows_unchanged(const Tensor& gradient, const Tensor& used_rows
     return {indices, values};
 }
 
-// The same where somebody may have written to it: undefined where it was to other rows.
+// Like rows_unchanged(), but somebody may have written to the gradient; undefined if other rows were written to.
 static SparseRows rows_again(const Tensor& gradient, const Tensor& used_rows, const Loc& loc) {
     const std::int64_t row_count = gradient.shape()[0];
     std::vector<std::int64_t> index = used_rows.to_vector<std::int64_t>(loc);
@@ -257,7 +257,7 @@ void Optimizer::add_group(const std::vector<Tensor>& parameters, const void* opt
 
 // --- A step --------------------------------------------------------------------------------------------------------------
 
-// What a graph is to take for state of the program: it was there before the trace, and has the parameter's name.
+// Makes a graph take `state` for state of the program: it existed before the trace, and has the parameter's name.
 static void make_state(const Tensor& state, const Slot& slot, const char* what) {
     state.impl()->trace = 0;
     const AutogradMeta* meta = slot.parameter.impl()->meta;
@@ -265,7 +265,7 @@ static void make_state(const Tensor& state, const Slot& slot, const char* what) 
     if (name) detail::meta_of(state).name = detail::interned(fmt::format("{}.{}", name, what));
 }
 
-// The steps are counted in a tensor from the first one that is traced.
+// From the first traced step on, steps are counted in a tensor.
 static void read_progress(Slot& slot) {
     if (!slot.progress.defined()) return;
     const double* progress = static_cast<const double*>(slot.progress.raw_data());
@@ -281,7 +281,7 @@ static void write_progress(const Slot& slot, const Loc& loc) {
     mark_written(slot.progress, loc);
 }
 
-// Whether the trace itself has made the parameter: what is kept for it begins with each run of the graph then.
+// True if the trace itself has made the parameter: then its state starts anew in each run of the graph.
 static bool is_of_trace(const Slot& slot) { return detail::is_tracing() && slot.parameter.impl()->trace == detail::thread.trace; }
 
 static void make_progress(Slot& slot, const Loc& loc) {
@@ -296,7 +296,7 @@ static void make_progress(Slot& slot, const Loc& loc) {
     write_progress(slot, loc);
 }
 
-// All that a step makes for good, before it changes the first parameter: where memory runs out it can be repeated.
+// Allocates all permanent state of a step, before it changes the first parameter: if memory runs out, the step can be repeated.
 void Optimizer::make_buffers(std::size_t group, const Loc& loc) {
     const void* options = options_[group].data();
     const BufferNames names = rule_.buffers(options);
@@ -304,12 +304,12 @@ void Optimizer::make_buffers(std::size_t group, const Loc& loc) {
         AutogradMeta* meta = slot.parameter.impl()->meta;
         if (!meta) continue;
         const DType compute = computed_in(slot.parameter.dtype());
-        std::unique_lock lock(detail::gradient_mutex());  // other threads' backward adds to it
+        std::unique_lock lock(detail::gradient_mutex());  // other threads' backward may add to it
         if (!meta->has_gradient()) continue;
         detail::begin_op(rule_.op->name, slot.parameter.impl(), loc);
         const detail::UnrecordedParts parts;
         if (takes_rows(group, slot)) {
-            detail::rows_or_settle(*meta, slot.parameter.shape());  // puts them together
+            detail::rows_or_settle(*meta, slot.parameter.shape());  // merges them
         } else {
             detail::settle_gradient(*meta, slot.parameter.shape());
         }
@@ -348,14 +348,14 @@ void Optimizer::step(Loc loc) {
     StepQueue queue(is_told);
     try {
         update_all(queue, loc);
-    } catch (...) {  // a watcher's, after all; or, on a device, no memory for a copy in another dtype: what came before has made its step
+    } catch (...) {  // thrown by a watcher, at the end; or no device memory for a copy in another dtype: earlier updates are complete
         queue.flush();
         throw;
     }
     queue.flush();
 }
 
-// An update begins, as an op that writes into its parameter and its buffers.
+// Reports the begin of an update, as an op that writes to its parameter and its buffers.
 static void tell_begin(const OptimizerRule& rule, const Slot& slot, const BufferNames& names, const Loc& loc) {
     const detail::Muted muted(false);
     detail::tell_begin(rule.op->name, slot.parameter.device(), loc);
@@ -366,7 +366,7 @@ static void tell_begin(const OptimizerRule& rule, const Slot& slot, const Buffer
     if (slot.progress.defined()) detail::tell_write(slot.progress);
 }
 
-// It has run. rows: of a sparse gradient.
+// Reports the end. `rows` are those of a sparse gradient.
 static void tell_end(const OptimizerRule& rule, const void* options, const Slot& slot, const UpdateFacts& facts, const Tensor& gradient,
                      const SparseRows& rows, const BufferNames& names, const Loc& loc) {
     const detail::Muted muted(false);
@@ -390,7 +390,7 @@ static void tell_end(const OptimizerRule& rule, const void* options, const Slot&
     rule.tell(options, facts, {*rule.op, loc, inputs, input_count, outputs, count, nullptr, 0});
 }
 
-// What watchers throw waits until the step is whole: the first of it.
+// Keeps the first exception of watchers until the step is complete.
 class ThrownByWatchers {
  public:
     template <class Call>
@@ -409,8 +409,8 @@ class ThrownByWatchers {
     std::exception_ptr first_;
 };
 
-// What the update of one parameter needs beside its buffers: all that takes memory. A device has no update of 16 bits, so that it needs a
-// copy in float32; the CPU converts part by part.
+// Prepares everything that the update of one parameter needs beside its buffers and that takes memory. Devices cannot update 16 bits, so
+// they need a copy in float32; the CPU converts part by part.
 static void prepare(Update& work, const Slot& slot, const Tensor& gradient, const SparseRows& rows, const Loc& loc) {
     const DType compute = computed_in(slot.parameter.dtype());
     const detail::PartsOfOp parts;
@@ -422,7 +422,7 @@ static void prepare(Update& work, const Slot& slot, const Tensor& gradient, cons
     work.parameter = on_gpu(slot.parameter) ? ready(slot.parameter, compute) : slot.parameter.contiguous();
 }
 
-// Of one parameter, or of rows of one. gradient: undefined where there are only rows of it. work: of prepare(), or empty: not yet.
+// Updates one parameter, or rows of one. `gradient` is undefined if there are only rows; `work` comes from prepare(), or is empty: not yet.
 static void update(const OptimizerRule& rule, const void* options, Slot& slot, const Tensor& gradient, const SparseRows& rows, Update& work,
                    StepQueue& queue, ThrownByWatchers& thrown, const Loc& loc) {
     const BufferNames names = rule.buffers(options);
@@ -437,13 +437,13 @@ static void update(const OptimizerRule& rule, const void* options, Slot& slot, c
         if (names.of[i]) work.buffers[i] = slot.buffers[i];
     }
     read_progress(slot);
-    const bool was_undone = slot.progress.defined() && slot.steps == 0;  // by a trace, whose buffers are here still
+    const bool was_undone = slot.progress.defined() && slot.steps == 0;  // by a trace, whose buffers are still here
     work.first = std::exchange(slot.has_new_buffers, false) || was_undone;
     ++slot.steps;
     const double number = slot.number;
     rule.update(options, slot, work);
     write_progress(slot, loc);
-    if (!work.parameter.is_same(slot.parameter)) {  // not contiguous, or, on a device, of 16 bits
+    if (!work.parameter.is_same(slot.parameter)) {  // not contiguous or, on a device, with 16 bits
         queue.flush();
         slot.parameter.copy_(work.parameter, loc);
     } else {
@@ -455,8 +455,8 @@ static void update(const OptimizerRule& rule, const void* options, Slot& slot, c
     thrown.keep([&] { tell_end(rule, options, slot, facts, gradient, rows, names, loc); });
 }
 
-// In a trace, where a gradient is of some rows: they are taken out, make a dense step, and are put back. Those that are named several times
-// have one gradient, the sum, and become the same.
+// Used in a trace for a gradient of some rows: takes them out, makes a dense step, and puts them back. Rows that are named several times
+// have one gradient, the sum, and get the same values.
 static void update_rows(const OptimizerRule& rule, const void* options, Slot& slot, const Tensor& gradient, const Tensor& used_rows, StepQueue& queue,
                         ThrownByWatchers& thrown, const Loc& loc) {
     if (!rule.starts_alike(options)) {
@@ -486,14 +486,14 @@ static void update_rows(const OptimizerRule& rule, const void* options, Slot& sl
     slot.has_new_buffers = rows.has_new_buffers;
 }
 
-// An update that waits until all of them have what they need.
+// An update that waits until all updates are prepared.
 namespace {
 struct Waiting {
     std::size_t group;
     Slot* slot;
-    Tensor gradient, used_rows;  // used_rows: of an update of these rows alone, in a trace
+    Tensor gradient, used_rows;  // used_rows: for an update of only these rows, in a trace
     SparseRows rows;
-    Update work;  // empty: on a device, which has no memory for all of them, and in a trace
+    Update work;  // empty in a trace, and on a device, which lacks memory for all of them
 };
 }  // namespace
 
@@ -519,9 +519,9 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
             }
             w.gradient = meta->grad;
             w.used_rows = meta->used_rows;
-            const bool is_unchanged = meta->is_sure_of_rows();  // since somebody read the gradient
+            const bool is_unchanged = meta->is_sure_of_rows();  // unchanged since somebody read the gradient
             lock.unlock();
-            bool is_of_rows = false;  // in a trace
+            bool is_of_rows = false;  // only in a trace
             if (w.gradient.defined() && w.used_rows.defined()) {
                 if (!detail::is_tracing()) {
                     w.rows = (is_unchanged ? rows_unchanged : rows_again)(w.gradient, w.used_rows, loc);
@@ -531,13 +531,13 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
             }
             if (!is_of_rows) w.used_rows = Tensor();
             for (int i = 0; i < kMaxBuffers; ++i) {
-                if (names.of[i] && !slot.buffers[i].defined()) make_buffers(g, loc);  // another thread's backward gave the gradient just now
+                if (names.of[i] && !slot.buffers[i].defined()) make_buffers(g, loc);  // another thread's backward has just set the gradient
             }
             if (detail::is_tracing()) make_progress(slot, loc);
             if (!on_gpu(slot.parameter) && !detail::is_tracing()) prepare(w.work, slot, w.gradient, w.rows, loc);
         }
     }
-    // From here on nothing on the CPU takes memory.
+    // From here on nothing allocates CPU memory.
     for (Waiting& w : waiting) {
         const void* options = options_[w.group].data();
         if (w.used_rows.defined()) {
@@ -618,7 +618,7 @@ void Optimizer::load_state_dict(const NamedTensors& state, Loc loc) {
     const CallerScope caller(loc);
     const detail::PauseRecording pause;
     StateReader reader(rule_.name, state, loc);
-    // First everything is looked up and checked, then put in place.
+    // Looks everything up and checks it first, then puts it in place.
     auto groups = groups_;
     auto options = options_;
     for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -635,7 +635,7 @@ void Optimizer::load_state_dict(const NamedTensors& state, Loc loc) {
             slot.steps = reader.count(fmt::format("{}.{}.step", g, i));
             if (const char* name = rule_.number) slot.number = reader.number(fmt::format("{}.{}.{}", g, i, name));
             for (int k = 0; k < kMaxBuffers; ++k) {
-                slot.buffers[k] = Tensor();  // as before the first step, when the state has none
+                slot.buffers[k] = Tensor();  // as before the first step, if the state has none
                 if (!names.of[k]) continue;
                 if (const Tensor* value = reader.tensor_if_any(fmt::format("{}.{}.{}", g, i, names.of[k]), slot.parameter.shape())) {
                     slot.buffers[k] = value->to(computed_in(slot.parameter.dtype())).clone().to(slot.parameter.device());
@@ -648,7 +648,7 @@ void Optimizer::load_state_dict(const NamedTensors& state, Loc loc) {
     for (std::size_t g = 0; g < groups.size(); ++g) {
         for (std::size_t i = 0; i < groups[g].size(); ++i) {
             Slot &now = groups_[g][i], &next = groups[g][i];
-            if (!now.progress.defined()) continue;  // else graphs go on with these tensors
+            if (!now.progress.defined()) continue;  // otherwise graphs keep using these tensors
             for (int k = 0; k < kMaxBuffers; ++k) {
                 if (now.buffers[k].defined() && next.buffers[k].defined()) next.buffers[k] = now.buffers[k].copy_(next.buffers[k], loc);
             }

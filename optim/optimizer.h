@@ -1,4 +1,4 @@
-// Optimizer: what all of them share. Each follows PyTorch's formulas and defaults.
+// Optimizer: common base of all optimizers. Each follows PyTorch's formulas and defaults.
 //
 //     optim::SGD sgd(model.parameters(), {.lr = 0.1, .momentum = 0.9});
 //     for (...) {
@@ -11,27 +11,27 @@
 // Parameters come in groups with options of their own: sgd.add_param_group(others, {.lr = 0.01}), and options can change at
 // any time: sgd.options(1).lr *= 0.1.
 //
-// Parameters may be frozen, now or later: requires_grad_(false), and zero_grad() for the gradient that is there. A step passes
-// over those without a gradient; what it keeps for them goes on when they are thawed. A list in which no tensor has ever been asked
-// for a gradient is refused, unless another group has one: requires_grad_() or nn::Parameter was forgotten.
+// Parameters may be frozen, now or later: call requires_grad_(false), and zero_grad() if there is a gradient. A step skips
+// parameters without a gradient; their buffers stay and are used again when they are unfrozen. A list in which no tensor has ever
+// required a gradient is refused, unless another group has one: requires_grad_() or nn::Parameter was forgotten.
 //
 // Between backward and step gradients can be read, changed in place (p.grad().mul_(0.5)) or replaced (p.set_grad(...)); see also
 // optim/clip.h.
 //
-// The result of an op on a leaf outside a tape, as `Tensor v = w * 2`, is a constant like any other: to an optimizer it looks
-// frozen, and v.requires_grad_() makes it a leaf. PyTorch refuses it ("can't optimize a non-leaf Tensor"); here only to() leaves a
-// mark, since an op that nothing records pays for nothing.
+// The result of an op on a leaf outside a tape, such as `Tensor v = w * 2`, is a constant like any other: an optimizer takes it as
+// frozen, and v.requires_grad_() makes it a leaf. PyTorch refuses it ("can't optimize a non-leaf Tensor"). Here only to() marks its
+// result, because an op that nothing records should cost nothing extra.
 //
 // A step is one pass over each parameter that has a gradient, in place, without temporaries; it raises the storage's version.
 //
 // Note [Row-sparse gradients]
-// An embedding's gradient is kept as the rows that were used. A step then reads and writes those rows alone, repeated ones
-// summed up first. For SGD without momentum and Adagrad, without weight decay, that is the very step that the dense gradient
+// An embedding's gradient is kept as the rows that were used. A step then reads and writes only those rows, after summing repeated
+// ones. For SGD without momentum and Adagrad, without weight decay, that is exactly the step that the dense gradient
 // would make: zeros change nothing there. The others do so only for a table that asks for it (nn::EmbeddingOptions::sparse,
 // the default there), and are lazy then: momentum, the moments of Adam and weight decay advance for a row only when it is
-// used, as in PyTorch's SparseAdam; make the embedding with {.sparse = false} where that is not wanted. Reading grad() gives the
-// dense gradient and changes nothing of this: the step takes the rows from it, with what was done to them (grad().mul_(0.5)). It is
-// a dense step where other rows are no longer zero (noise was added), and after set_grad(). A traced step does the same.
+// used, as in PyTorch's SparseAdam. Make the embedding with {.sparse = false} to avoid that. Reading grad() returns the
+// dense gradient and does not change this: the step takes the rows from it, as modified (grad().mul_(0.5)). The step is
+// dense if other rows are no longer zero (noise was added), and after set_grad(). A traced step does the same.
 #pragma once
 
 #include <array>
@@ -42,44 +42,44 @@
 
 namespace tapir::optim {
 
-/// How fast the moving averages of gradients and of their squares forget: {beta1, beta2}.
+/// Decay rates of the moving averages of gradients and of their squares: {beta1, beta2}.
 using Betas = std::array<double, 2>;
 
 struct OptimizerRule;  // rule_impl.h
 struct Slot;
 class StepQueue;  // update_impl.h
 
-/// What all share. The optimizers themselves are OptimizerOf their options.
+/// Common base of all optimizers. The optimizers themselves derive from OptimizerOf their options.
 class Optimizer {
  public:
     virtual ~Optimizer();
     Optimizer(const Optimizer&) = delete;
     Optimizer& operator=(const Optimizer&) = delete;
 
-    /// Updates every parameter that has a gradient. What a watcher of ops throws, as CheckFiniteScope, comes when all have been.
+    /// Updates every parameter that has a gradient. If a watcher of ops throws, such as CheckFiniteScope, it is rethrown after all updates.
     void step(Loc loc = Loc::current());
     /// Drops the gradients of all parameters.
     void zero_grad();
 
-    /// The parameters of all groups.
+    /// Returns the parameters of all groups.
     std::vector<Tensor> parameters() const;
     std::size_t group_count() const noexcept { return groups_.size(); }
-    /// The learning rate of one group; a new one for all of them, or for one. Throws IndexError, ValueError below 0.
+    /// Get or set the learning rate: get that of one group, set that of all or of one. Throw IndexError, and ValueError below 0.
     double lr(std::size_t group = 0, Loc loc = Loc::current()) const;
     void set_lr(double lr, Loc loc = Loc::current());
     void set_lr(double lr, std::size_t group, Loc loc = Loc::current());
 
-    /// Options, step counts and buffers, named "group.option" and "group.parameter.buffer": what save_safetensors() takes. The
+    /// Returns options, step counts and buffers, named "group.option" and "group.parameter.buffer", as save_safetensors() takes them. The
     /// tensors are copies.
     virtual NamedTensors state_dict(Loc loc = Loc::current()) const;
-    /// Takes them back. Throws ValueError, and changes nothing, when they are not of this optimizer and these parameters.
+    /// Restores a state. Throws ValueError, and changes nothing, if it is not of this optimizer and these parameters.
     virtual void load_state_dict(const NamedTensors& state, Loc loc = Loc::current());
 
  protected:
-    /// `options` is of the type that the rule is of.
+    /// `options` must have the options type of the rule.
     Optimizer(const OptimizerRule& rule, const std::vector<Tensor>& parameters, const void* options, const Loc& loc);
     void add_group(const std::vector<Tensor>& parameters, const void* options, const Loc& loc);
-    /// They stay where they are for good.
+    /// Returns the group's options; their address never changes.
     void* options_of(std::size_t group, const Loc& loc);
     /// Throws ValueError.
     void check_options(std::size_t group, const Loc& loc) const;
@@ -91,27 +91,27 @@ class Optimizer {
 
     const OptimizerRule& rule_;
     std::vector<std::vector<Slot>> groups_;
-    std::vector<std::vector<std::byte>> options_;  // of each group
+    std::vector<std::vector<std::byte>> options_;  // one entry for each group
 
     friend class Schedule;
     friend struct OptimizerLayout;    // for gdb's printer
-    std::vector<double> initial_lr_;  // by group, from when the first schedule saw it
+    std::vector<double> initial_lr_;  // by group, set when the first schedule sees the group
 };
 
 /// An optimizer whose groups have options of one type.
 template <class Options>
 class OptimizerOf : public Optimizer {
  public:
-    /// Throws ValueError for options out of their domain; for undefined tensors, for non-leaves (also what
-    /// `w.requires_grad_().to(cuda)` gives), for parameters that are in a group already, and where no parameter of any group was ever
-    /// asked for a gradient.
+    /// Throws ValueError for options out of their domain; for undefined tensors, for non-leaves (also for the result of
+    /// `w.requires_grad_().to(cuda)`), for parameters that are in a group already, and if no parameter of any group ever
+    /// required a gradient.
     explicit OptimizerOf(const std::vector<Tensor>& parameters, const Options& options = {}, Loc loc = Loc::current())
         : Optimizer(Options::rule, parameters, &options, loc) {}
     /// Throws ValueError as the constructor.
     void add_param_group(const std::vector<Tensor>& parameters, const Options& options, Loc loc = Loc::current()) {
         add_group(parameters, &options, loc);
     }
-    /// A group's options, to read and to change: step() refuses those out of their domain, before it does anything. Throws IndexError.
+    /// Returns a group's options, to read and to change: step() refuses values out of their domain before it does anything. Throws IndexError.
     Options& options(std::size_t group = 0, Loc loc = Loc::current()) { return *static_cast<Options*>(options_of(group, loc)); }
 };
 

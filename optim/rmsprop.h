@@ -1,4 +1,4 @@
-// RMSprop and Adadelta: gradients divided by the root of their mean square.
+// RMSprop and Adadelta: divide gradients by the root of their mean square.
 #pragma once
 
 #include "tapir/optim/optimizer.h"

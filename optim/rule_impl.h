@@ -1,8 +1,8 @@
-// What an optimizer is, in one struct beside its update: its options, what it keeps for each parameter, and how it changes one.
+// Describes an optimizer in one struct beside its update: its options, its buffers for each parameter, and how it changes one.
 //
 //     struct LionRule : Rule<LionOptions> {
 //         static constexpr const char* name = "Lion";
-//         static constexpr const OpInfo& op = lion_op;  // of TAPIR_OP: what watchers see an update as
+//         static constexpr const OpInfo& op = lion_op;  // of TAPIR_OP: the op that watchers see for an update
 //         static constexpr OptimizerOption options[] = {option<&Options::lr>("lr", Domain::not_negative), ...};
 //         static BufferNames buffers(const Options&) { return {"exp_avg"}; }
 //         static void update(const Options& o, Slot& slot, Update& work) { work.apply(kernels::LionStep{o.lr, ...}); }
@@ -27,33 +27,33 @@ namespace tapir::optim {
 
 struct Update;  // update_impl.h
 
-/// Throws ValueError, "set_lr: the learning rate must ...", for what is no learning rate.
+/// Throws ValueError, "set_lr: the learning rate must ...", for an invalid learning rate.
 void check_rate(const char* name, const char* what, double rate, const Loc& loc);
 
 inline constexpr int kMaxBuffers = 3;
 
-/// What is kept for one parameter.
+/// State kept for one parameter.
 struct Slot {
     Tensor parameter;
     Tensor buffers[kMaxBuffers];  // undefined until the first step
     std::int64_t steps = 0;
     double number = 1;             // see Rule::number
-    Tensor progress;               // where the step was traced: steps and number, which graphs count on, too
-    bool has_new_buffers = false;  // they have not been used in a step
+    Tensor progress;               // set if the step was traced: steps and number, which graphs advance, too
+    bool has_new_buffers = false;  // no step has used them yet
 };
 
-/// Null where a buffer is not used.
+/// Entries are null for buffers that are not used.
 struct BufferNames {
     const char* of[kMaxBuffers] = {};
 };
 
-/// The values that are allowed: all; finite ones from 0 on; [0, 1); [0, 1]; 1 and above; finite ones; from 0 on, also infinity.
+/// Allowed values: all; finite ones from 0 on; [0, 1); [0, 1]; 1 and above; finite ones; from 0 on, also infinity.
 enum class Domain : std::uint8_t { any, not_negative, below_one, up_to_one, at_least_one, finite, limit };
 
 struct OptimizerOption {
     const char* name;
     double (*get)(const void* options);
-    bool (*set)(void* options, double value);  // false, and nothing done, where the member's type does not hold it
+    bool (*set)(void* options, double value);  // false, without effect, if the member's type cannot hold it
     Domain domain;
     bool is_flag;
 };
@@ -61,14 +61,14 @@ struct OptimizerOption {
 template <class Options, class T>
 Options owner_of(T Options::*);
 
-/// One that a Get reads: get(options) is a reference to a number, a flag or an enum of two.
+/// Option that a Get reads: get(options) is a reference to a number, a flag or an enum with two values.
 template <class Options, class Get>
 constexpr OptimizerOption option_of(const char* name, Domain domain) {
     using T = std::remove_reference_t<decltype(Get()(std::declval<Options&>()))>;
     return {name, [](const void* options) { return static_cast<double>(Get()(*static_cast<const Options*>(options))); },
             [](void* options, double value) {
                 if constexpr (!std::is_same_v<T, double>) {
-                    constexpr double most = std::is_same_v<T, int> ? std::numeric_limits<int>::max() : 1;  // else bool, or an enum of two
+                    constexpr double most = std::is_same_v<T, int> ? std::numeric_limits<int>::max() : 1;  // else bool, or an enum with two values
                     if (!(value >= (std::is_same_v<T, int> ? -1 : 0) && value <= most)) return false;
                 }
                 Get()(*static_cast<Options*>(options)) = static_cast<T>(value);
@@ -83,21 +83,21 @@ constexpr OptimizerOption option(const char* name, Domain domain = Domain::any) 
     return option_of<decltype(owner_of(Member)), decltype(get)>(name, domain);
 }
 
-/// One of a list: element<&Options::betas, 0>("beta1").
+/// Option that is an element of an array: element<&Options::betas, 0>("beta1").
 template <auto Member, std::size_t I>
 constexpr OptimizerOption element(const char* name, Domain domain = Domain::any) {
     const auto get = [](auto& options) -> auto& { return (options.*Member)[I]; };
     return option_of<decltype(owner_of(Member)), decltype(get)>(name, domain);
 }
 
-/// What watchers are told of the update of one parameter: the inputs are the parameter, as it is afterwards, and its gradient; where
-/// is_sparse, the gradient's rows and their indices stand in the gradient's place. The outputs are the parameter and its buffers, in
-/// the rule's order. While a graph is traced, the inputs are the parameter, the dense gradient, the buffers, and the progress (Slot), the
+/// Facts about the update of one parameter, for watchers. The inputs are the parameter, as it is afterwards, and its gradient; if
+/// is_sparse, the gradient's rows and their indices replace the gradient. The outputs are the parameter and its buffers, in
+/// the rule's order. While a graph is traced, the inputs are the parameter, the dense gradient, the buffers, and the progress (Slot); the
 /// outputs the parameter, the buffers and the progress.
 struct UpdateFacts {
-    std::int64_t steps;  // of this parameter, this one too
+    std::int64_t steps;  // of this parameter, including this one
     double number;       // Slot::number before
-    bool is_first;       // the buffers were fresh
+    bool is_first;       // the buffers were new
     bool is_sparse;
 };
 /// RecordArgs::attrs of an update.
@@ -106,7 +106,7 @@ struct UpdateAttrs : UpdateFacts {
     Options options;
 };
 
-/// The same for all options, as what is kept in a table.
+/// The rule of any options type, as entry of a table.
 struct OptimizerRule {
     const char* name;
     const OpInfo* op;  // null: it has no step without a closure
@@ -122,19 +122,19 @@ struct OptimizerRule {
     void (*tell)(const void* options, const UpdateFacts& facts, RecordArgs ran);
 };
 
-/// What a rule has unless it says otherwise.
+/// Defaults of a rule.
 template <class O>
 struct Rule {
     using Options = O;
-    /// What the domains of single options do not say. Throws ValueError.
+    /// Checks what the domains of single options cannot express. Throws ValueError.
     static void check(const Options&, const Loc&) {}
     static BufferNames buffers(const Options&) { return {}; }
     static double initial_value(const Options&, int) { return 0; }
-    /// Whether a row whose gradient is zero stays as it is, buffers too.
+    /// True if a row whose gradient is zero does not change, nor its buffers.
     static bool rows_suffice(const Options&) { return false; }
-    /// Whether the first step is as the others, from buffers as they begin.
+    /// True if the first step is like the others, starting from initial buffers.
     static bool starts_alike(const Options&) { return true; }
-    /// The name of Slot::number in a state; null where it is not used.
+    /// Name of Slot::number in a state; null if it is not used.
     static constexpr const char* number = nullptr;
 };
 
@@ -168,15 +168,15 @@ inline constexpr OptimizerRule rule_of = [] {
     return rule;
 }();
 
-/// An update as a graph runs it: of the inputs that a trace has told, new values.
+/// Runs an update in a graph: computes the new values of the inputs that a trace has named.
 std::vector<Tensor> run_update(const OptimizerRule& rule, const void* options, const FormCall& x);
-/// The same written to `out`, a tensor for each result, which may be the operand that it is the next value of. False, and nothing
-/// done: it cannot here.
+/// Like run_update(), but writes to `out`, a tensor for each result, which may be the operand whose next value it is. Returns false,
+/// without effect, if it cannot do so.
 bool update_into(const OptimizerRule& rule, const void* options, const FormCall& x, const Tensor* out);
-/// The options, by their names.
+/// Lists the options by their names.
 void update_fields(Fields& f, const OptimizerRule& rule, void* options);
 
-/// The form of an optimizer's row, which comes after its rule. The line must begin with it, as that of TAPIR_OP.
+/// Form of an optimizer's row, which comes after its rule. It must begin the line, as TAPIR_OP must.
 #define TAPIR_UPDATE_FORM(op, Options)                                                                                                               \
     extern const OpForm op##_form;                                                                                                                   \
     constexpr OpForm op##_form = detail::update_form(                                                                                                \
@@ -187,7 +187,7 @@ void update_fields(Fields& f, const OptimizerRule& rule, void* options);
             return optim::update_into(optim::Options::rule, &a.options, x, &out);                                                                    \
         })
 
-/// For the samples of the rows: p after two steps with the gradient g.
+/// Returns p after two steps with the gradient g, for the samples of the rows.
 template <class Optimizer, class Options>
 Tensor stepped(const Tensor& p, const Tensor& g, const Options& options) {
     Tensor parameter = p.detach().clone();

@@ -35,7 +35,7 @@ void check_defined(const char* name, const std::vector<const Schedule*>& schedul
     }
 }
 
-// Half a cosine from `from` to `to`, at `part` of the way.
+// Returns half a cosine from `from` to `to`, at `part` of the way.
 double cosine(double from, double to, double part) { return to + (from - to) * (1 + std::cos(std::numbers::pi * part)) / 2; }
 
 std::vector<double> rates(const Optimizer& optimizer) {
@@ -68,11 +68,11 @@ void Schedule::apply(const Loc& loc) {
 }
 
 void Schedule::set(const std::vector<double>& fresh, const Loc& loc) {
-    for (const double lr : fresh) check_rate("schedule", "a learning rate", lr, loc);  // all before the first is set
+    for (const double lr : fresh) check_rate("schedule", "a learning rate", lr, loc);  // checks all before it sets the first
     for (std::size_t group = 0; group < fresh.size(); ++group) optimizer_.set_lr(fresh[group], group, loc);
 }
 
-// Where somebody else changed a rate since, it changes by this schedule's factor; else no rounding adds up.
+// If the rate was changed elsewhere, multiplies it by this schedule's factor. Otherwise sets it directly, so that no rounding adds up.
 void Schedule::move(const std::vector<double>& before, std::vector<double> after, const Loc& loc) {
     for (std::size_t group = 0; group < after.size(); ++group) {
         const double now = optimizer_.lr(group);
@@ -81,7 +81,7 @@ void Schedule::move(const std::vector<double>& before, std::vector<double> after
     set(after, loc);
 }
 
-// The rate would change while the graph is made, and never again.
+// The rate would change while the graph is made, and then never again.
 static void refuse_traced(const Loc& loc) {
     if (detail::is_tracing()) {
         fail<TapeError>(loc, "step: a graph holds the learning rate as a constant, which no schedule changes: call this outside of what is traced");
@@ -155,7 +155,7 @@ MultiStepLR::MultiStepLR(Optimizer& optimizer, std::vector<int64_t> milestones, 
     const CallerScope caller(loc);
     check_gamma("MultiStepLR", gamma, loc);
     std::sort(milestones_.begin(), milestones_.end());
-    milestones_.erase(milestones_.begin(), std::lower_bound(milestones_.begin(), milestones_.end(), 0));  // which no step is
+    milestones_.erase(milestones_.begin(), std::lower_bound(milestones_.begin(), milestones_.end(), 0));  // they match no step
     apply(loc);                                                                                           // one may be 0
 }
 double MultiStepLR::at(int64_t steps, double base) const {
@@ -291,7 +291,7 @@ ChainedLR::ChainedLR(Optimizer& optimizer, std::vector<const Schedule*> schedule
     const CallerScope caller(loc);
     if (schedules_.empty()) fail<ValueError>(loc, "ChainedLR: needs at least one schedule");
     check_defined("ChainedLR", schedules_, loc);
-    set(rates_at(0), loc);  // whatever these have set when they were made
+    set(rates_at(0), loc);  // discards what the schedules set when they were made
 }
 double ChainedLR::at(int64_t steps, double base) const {
     double lr = base;
@@ -308,7 +308,7 @@ SequentialLR::SequentialLR(Optimizer& optimizer, std::vector<const Schedule*> sc
     }
     check_defined("SequentialLR", schedules_, loc);
     if (!std::is_sorted(milestones_.begin(), milestones_.end())) fail<ValueError>(loc, "SequentialLR: the milestones must rise");
-    set(rates_at(0), loc);  // whatever these have set when they were made
+    set(rates_at(0), loc);  // discards what the schedules set when they were made
 }
 double SequentialLR::at(int64_t steps, double base) const {
     const auto passed = static_cast<std::size_t>(std::upper_bound(milestones_.begin(), milestones_.end(), steps) - milestones_.begin());

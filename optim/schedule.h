@@ -1,5 +1,5 @@
-// Schedules: learning rates that change as training goes on. Names, formulas and defaults are PyTorch's, but for OneCycleLR, which
-// leaves the momentum as it is (PyTorch's cycle_momentum = False).
+// Schedules change learning rates during training. Names, formulas and defaults are PyTorch's, except OneCycleLR, which
+// does not change the momentum (PyTorch's cycle_momentum = False).
 //
 //     optim::SGD sgd(model.parameters(), {.lr = 0.1});
 //     optim::CosineAnnealingLR schedule(sgd, {.T_max = epochs});
@@ -9,9 +9,9 @@
 //     }
 //
 // Each sets the rate of every group, from the rate that the group had when the first schedule of its optimizer saw it; the
-// optimizer must outlive the schedule. All are functions of the number of steps, which are epochs, or batches, whichever step() is
-// called after. Where somebody else changes a rate meanwhile (another schedule that steps too, set_lr(), a plateau), a step multiplies
-// it by as much as it would have changed the schedule's own.
+// optimizer must outlive the schedule. All are functions of the number of steps. A step is an epoch, or a batch, depending on where
+// step() is called. If something else changes a rate meanwhile (another schedule that steps too, set_lr(), a plateau), a step multiplies
+// it by the factor by which it would have changed the schedule's own rate.
 #pragma once
 
 #include <functional>
@@ -21,30 +21,30 @@
 
 namespace tapir::optim {
 
-/// What all schedules share.
+/// Common base of all schedules.
 class Schedule {
  public:
     virtual ~Schedule() = default;
     Schedule(const Schedule&) = delete;
     Schedule& operator=(const Schedule&) = delete;
 
-    /// One step further: sets the rates.
+    /// Makes one step: sets the rates.
     void step(Loc loc = Loc::current());
     std::int64_t steps() const noexcept { return steps_; }
-    /// The rates of all groups, as they are now.
+    /// Returns the current rates of all groups.
     std::vector<double> last_lr() const;
 
-    /// How many steps there were, the groups' first rates and those of now.
+    /// Returns the number of steps, the groups' first rates and the current ones.
     virtual NamedTensors state_dict(Loc loc = Loc::current()) const;
-    /// Takes them back and sets the rates. Throws ValueError, and changes nothing, for another kind of state.
+    /// Restores a state and sets the rates. Throws ValueError, and changes nothing, for a state of another kind.
     virtual void load_state_dict(const NamedTensors& state, Loc loc = Loc::current());
 
-    /// Internal: the rate after so many steps, of a group that began with `base`.
+    /// Internal: returns the rate after this many steps, for a group that began with `base`.
     virtual double at(std::int64_t steps, double base) const = 0;
 
  protected:
     explicit Schedule(Optimizer& optimizer);
-    /// Begins: sets the rates of step 0.
+    /// Starts the schedule: sets the rates of step 0.
     void apply(const Loc& loc);
     void set(const std::vector<double>& rates, const Loc& loc);
     std::vector<double> rates_at(std::int64_t steps) const;
@@ -82,7 +82,7 @@ struct StepLROptions {
     std::int64_t step_size = 1;
     double gamma = 0.1;
 };
-/// * gamma every step_size steps
+/// Multiplies by gamma every step_size steps.
 class StepLR : public Schedule {
  public:
     StepLR(Optimizer& optimizer, const StepLROptions& options, Loc loc = Loc::current());
@@ -92,7 +92,7 @@ class StepLR : public Schedule {
     StepLROptions options_;
 };
 
-/// * gamma at each milestone
+/// Multiplies by gamma at each milestone.
 class MultiStepLR : public Schedule {
  public:
     MultiStepLR(Optimizer& optimizer, std::vector<std::int64_t> milestones, double gamma = 0.1, Loc loc = Loc::current());
@@ -117,7 +117,7 @@ struct PolynomialLROptions {
     std::int64_t total_iters = 5;
     double power = 1;
 };
-/// base * (1 - steps / total_iters)^power, 0 from there on
+/// base * (1 - steps / total_iters)^power, then 0
 class PolynomialLR : public Schedule {
  public:
     explicit PolynomialLR(Optimizer& optimizer, const PolynomialLROptions& options = {}, Loc loc = Loc::current());
@@ -132,7 +132,7 @@ struct LinearLROptions {
     double end_factor = 1;
     std::int64_t total_iters = 5;
 };
-/// From start_factor * base to end_factor * base in a line, over total_iters steps: a warm-up.
+/// Goes from start_factor * base to end_factor * base linearly, over total_iters steps: a warm-up.
 class LinearLR : public Schedule {
  public:
     explicit LinearLR(Optimizer& optimizer, const LinearLROptions& options = {}, Loc loc = Loc::current());
@@ -172,10 +172,10 @@ class CosineAnnealingLR : public Schedule {
 
 struct WarmRestartsOptions {
     std::int64_t T_0 = 10;    ///< steps of the first round
-    std::int64_t T_mult = 1;  ///< each round is as many times longer than the one before
+    std::int64_t T_mult = 1;  ///< factor of each round's length over the one before
     double eta_min = 0;
 };
-/// The same in rounds that begin with base again (SGDR; Loshchilov and Hutter 2017).
+/// Cosine annealing in rounds that each begin with base again (SGDR; Loshchilov and Hutter 2017).
 class CosineAnnealingWarmRestarts : public Schedule {
  public:
     CosineAnnealingWarmRestarts(Optimizer& optimizer, const WarmRestartsOptions& options, Loc loc = Loc::current());
@@ -188,14 +188,14 @@ class CosineAnnealingWarmRestarts : public Schedule {
 struct OneCycleLROptions {
     double max_lr = 0.1;
     std::int64_t total_steps = 100;
-    double pct_start = 0.3;         ///< the part of the steps in which the rate rises
-    bool linear = false;            ///< lines in place of cosines
-    double div_factor = 25;         ///< begins with max_lr / div_factor
-    double final_div_factor = 1e4;  ///< ends with the beginning's rate / final_div_factor
-    bool three_phase = false;       ///< comes down to the beginning's rate as it went up, and then to the end's
+    double pct_start = 0.3;         ///< the fraction of the steps in which the rate rises
+    bool linear = false;            ///< lines instead of cosines
+    double div_factor = 25;         ///< the rate begins at max_lr / div_factor
+    double final_div_factor = 1e4;  ///< the rate ends at its initial value / final_div_factor
+    bool three_phase = false;       ///< goes down to the initial rate as it went up, and only then to the final one
 };
-/// Up to max_lr and down to almost nothing (Smith and Topin 2019). The rate only: momentum stays. The last rate is that of step
-/// total_steps - 1; total_steps keeps it, and a step beyond throws ValueError.
+/// Goes up to max_lr and down to almost nothing (Smith and Topin 2019). Changes only the rate: momentum stays. The last rate is that of
+/// step total_steps - 1; step total_steps keeps it, and a step beyond throws ValueError.
 class OneCycleLR : public Schedule {
  public:
     OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options, Loc loc = Loc::current());
@@ -208,17 +208,17 @@ class OneCycleLR : public Schedule {
 enum class CyclicMode : std::uint8_t {
     triangular,   ///< all cycles alike
     triangular2,  ///< each half as high as the one before
-    exp_range,    ///< the height times gamma^steps
+    exp_range,    ///< the height is multiplied by gamma^steps
 };
 struct CyclicLROptions {
     double base_lr = 1e-3, max_lr = 1e-2;
     std::int64_t step_size_up = 2000;
-    std::int64_t step_size_down = 0;  ///< 0: as step_size_up
+    std::int64_t step_size_down = 0;  ///< 0: the same as step_size_up
     CyclicMode mode = CyclicMode::triangular;
     double gamma = 1;
 };
-/// From base_lr up to max_lr and down again, in lines, over and over (Smith 2017, "Cyclical learning rates for training neural
-/// networks"). The rate only: momentum stays.
+/// Goes from base_lr up to max_lr and down again, linearly, over and over (Smith 2017, "Cyclical learning rates for training neural
+/// networks"). Changes only the rate: momentum stays.
 class CyclicLR : public Schedule {
  public:
     CyclicLR(Optimizer& optimizer, const CyclicLROptions& options, Loc loc = Loc::current());
@@ -228,9 +228,9 @@ class CyclicLR : public Schedule {
     CyclicLROptions options_;
 };
 
-/// Several schedules of one optimizer, each of what the one before it gives: the product of their factors. They must outlive it.
+/// Applies several schedules of one optimizer in turn, each to the rate of the one before: the product of their factors. They must outlive it.
 /// The rate of a step is computed from the base rate, schedule by schedule, by their closed forms. PyTorch's ChainedScheduler lets
-/// each take its step from the rate that the others have left, which is the same for factors and differs where a schedule has a
+/// each take its step from the rate that the others have left. This is the same for factors, but differs if a schedule has a
 /// floor: ExponentialLR(0.9) and CosineAnnealingLR(10, eta_min 0.05) from 0.1 give .1, .08902, .07804, .06818, ... here, and
 /// .1, .08902, .07793, .06767, ... there.
 class ChainedLR : public Schedule {
@@ -242,7 +242,7 @@ class ChainedLR : public Schedule {
     std::vector<const Schedule*> schedules_;
 };
 
-/// One schedule after the other: number i + 1 begins, from its step 0, at milestones[i]. They must outlive it.
+/// Runs one schedule after the other: number i + 1 begins, from its step 0, at milestones[i]. They must outlive it.
 ///
 ///     optim::LinearLR warmup(sgd, {.total_iters = 5});
 ///     optim::CosineAnnealingLR cosine(sgd, {.T_max = 95});
@@ -258,20 +258,20 @@ class SequentialLR : public Schedule {
 };
 
 struct PlateauOptions {
-    bool is_max = false;  ///< the metric is to rise
+    bool is_max = false;  ///< true: the metric should rise
     double factor = 0.1;
-    std::int64_t patience = 10;  ///< steps without an improvement that are let pass
+    std::int64_t patience = 10;  ///< steps without an improvement that are tolerated
     double threshold = 1e-4;
     bool absolute_threshold = false;  ///< else relative to the best
-    std::int64_t cooldown = 0;        ///< steps after a reduction in which nothing is counted
+    std::int64_t cooldown = 0;        ///< steps after a reduction in which steps without improvement are not counted
     double min_lr = 0;
-    double eps = 1e-8;  ///< smaller changes of the rate are not made
+    double eps = 1e-8;  ///< smaller changes of the rate are skipped
 };
-/// * factor when a metric has not improved for `patience` steps.
+/// Multiplies the rate by factor when a metric has not improved for `patience` steps.
 class ReduceLROnPlateau {
  public:
     explicit ReduceLROnPlateau(Optimizer& optimizer, const PlateauOptions& options = {}, Loc loc = Loc::current());
-    /// With this step's metric; nan is no improvement.
+    /// Takes this step's metric; nan counts as no improvement.
     void step(double metric, Loc loc = Loc::current());
     std::vector<double> last_lr() const;
 

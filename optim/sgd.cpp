@@ -41,7 +41,7 @@ struct SGDRule : Rule<SGDOptions> {
     static bool rows_suffice(const Options& o) { return o.momentum == 0 && o.weight_decay == 0; }
     static bool starts_alike(const Options& o) { return o.momentum == 0 || o.dampening == 0; }
     static void update(const Options& o, Slot&, Update& work) {
-        // A row that is met for the first time later finds zeros in its buffer.
+        // A row that is used for the first time later starts with zeros in its buffer.
         const bool first = work.first && work.gradient.defined();
         work.apply(kernels::SgdStep{o.lr, o.momentum, o.dampening, o.weight_decay, o.nesterov, first});
     }

@@ -1,4 +1,4 @@
-// Optimizers' updates in graphs: of a parameter, its gradient and what is kept for it, the next of these.
+// Optimizers' updates in graphs: compute the next parameter and state from a parameter, its gradient and its state.
 #include <cstring>
 
 #include "tapir/core/fail_impl.h"
@@ -28,7 +28,7 @@ namespace {
 bool is_progress(const Tensor& t) { return t.shape() == Shape{2} && t.dtype() == float64 && t.device() == cpu; }
 bool can_count(double steps) { return steps >= 0 && steps < 0x1p53; }
 
-// progress: steps, and Slot::number.
+// progress is: steps, and Slot::number.
 void step(const OptimizerRule& rule, const void* options, Slot& slot, Update& work, const double* progress) {
     slot.steps = static_cast<std::int64_t>(progress[0]);
     slot.number = progress[1];
@@ -42,7 +42,7 @@ void step(const OptimizerRule& rule, const void* options, Slot& slot, Update& wo
 bool update_into(const OptimizerRule& rule, const void* options, const FormCall& x, const Tensor* out) {
     if (detail::is_watched()) return false;
     const BufferNames names = rule.buffers(options);
-    int count = 1;  // of the parameter and the buffers, whose progress comes behind them
+    int count = 1;  // of the parameter and the buffers; the progress follows them
     for (const char* name : names.of) count += name != nullptr;
     const Tensor& parameter = x[0];
     const DType dtype = parameter.dtype();
@@ -54,7 +54,7 @@ bool update_into(const OptimizerRule& rule, const void* options, const FormCall&
     if (!is_alike(x[1]) || !is_progress(operand_of(count)) || !operand_of(count).is_contiguous()) return false;
     for (int k = 0; k < count; ++k) {
         if (!is_alike(operand_of(k)) || !is_alike(out[k])) return false;
-        for (int i = 0; i < x.count; ++i) {  // what it writes is no other's operand
+        for (int i = 0; i < x.count; ++i) {  // it must not write to another operand
             if (&x[i] != &operand_of(k) && parameter.numel() > 0 && x[i].raw_data() == out[k].raw_data()) return false;
         }
     }

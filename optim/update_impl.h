@@ -1,4 +1,4 @@
-// Carrying an update rule to a parameter's elements: all of them, or the rows that a sparse gradient names.
+// Applies an update rule to a parameter's elements: all of them, or the rows that a sparse gradient names.
 #pragma once
 
 #include <algorithm>
@@ -16,15 +16,15 @@
 
 namespace tapir::optim {
 
-/// Sums up repeated rows: afterwards the indices ascend, without repeats. `rows` is the parameter's number of rows, from which
-/// negative indices count. Works on contiguous values of float32 or float64; rows that are so already share theirs. On a device, repeats stay, with zeros: the
-/// first of equal indices has the sum, so that nobody has to wait for their number.
+/// Sums repeated rows: afterwards the indices ascend, without repeats. `rows` is the parameter's number of rows, from which negative
+/// indices count. Works on contiguous float32 or float64; rows that are in this form already are shared. On a device, repeats stay, as
+/// zeros, and the first of equal indices has the sum: so nobody has to wait for their number.
 SparseRows coalesce(const SparseRows& rows, std::int64_t row_count, const Loc& loc);
 
-/// 16-bit floats are updated in float32, and so are their buffers kept.
+/// 16-bit floats are updated in float32, and their buffers are float32 too.
 inline DType computed_in(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
 
-/// After Module::to().
+/// Converts a buffer after Module::to().
 inline void follow(Tensor& buffer, Device device, DType compute) {
     if (buffer.dtype() != compute) buffer = buffer.to(compute);
     if (buffer.device() != device) buffer = buffer.to(device);
@@ -38,7 +38,7 @@ struct Update;
 class StepQueue {
  public:
     explicit StepQueue(bool told = false) noexcept : is_told(told) {}
-    const bool is_told;  // watchers want to hear of each update, so that none may wait
+    const bool is_told;  // watchers want to be told of each update, so none may wait
 
     template <class Step>
     void add(const Step& step, const Update& work);
@@ -65,18 +65,18 @@ class StepQueue {
     std::variant<std::monostate TAPIR_STEPS(TAPIR_STEP_BATCH)> batch_;  // of one rule
 #undef TAPIR_STEP_BATCH
     Device device_;
-    std::vector<Tensor> tensors_;  // whose memory the entries name
+    std::vector<Tensor> tensors_;  // they own the memory that the entries point to
 };
 
-/// One parameter's update: elements, gradient and buffers, contiguous and of one dtype, float32 or float64. On the CPU the parameter and
-/// a dense gradient may be of others, and are converted part by part.
+/// Update of one parameter: elements, gradient and buffers, contiguous and of one dtype, float32 or float64. On the CPU the parameter and
+/// a dense gradient may have other dtypes; they are converted part by part.
 struct Update {
     Tensor parameter;
     Tensor gradient;  // dense, or
     SparseRows rows;  // coalesced
     Tensor buffers[3];
-    bool first = false;          // the buffers are fresh
-    StepQueue* queue = nullptr;  // of the parameters on CUDA devices
+    bool first = false;          // the buffers are new
+    StepQueue* queue = nullptr;  // for parameters on CUDA devices
 
     template <class Step>
     void apply(const Step& step) const {
@@ -101,7 +101,7 @@ struct Update {
         const auto* const g = static_cast<const std::byte*>(gradient.defined() ? gradient.raw_data() : rows.values.raw_data());
         T* base[3];
         for (int i = 0; i < 3; ++i) base[i] = buffers[i].defined() ? static_cast<T*>(buffers[i].raw_data()) : nullptr;
-        // n elements of the parameter, and those of the gradient that are theirs
+        // Loads n elements of the parameter, and the gradient's elements for them.
         const auto at = [&](std::int64_t offset, std::int64_t from, std::int64_t n) {
             alignas(64) T parameters[kPart], gradients[kPart];
             for (std::int64_t end = offset + n; offset < end; offset += kPart, from += kPart) {

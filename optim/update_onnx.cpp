@@ -1,5 +1,5 @@
-// How the optimizers' updates are written as ONNX: of a parameter, its gradient, its buffers and the progress (steps and a number), the
-// next of these. The arithmetic is that of ops/kernels/optimizer_rules.def; numbers that depend on the step are computed in float64.
+// Writes the optimizers' updates as ONNX: they compute the next parameter, buffers and progress (steps and a number) from these and the
+// gradient. The arithmetic is that of ops/kernels/optimizer_rules.def; numbers that depend on the step are computed in float64.
 #include <cmath>
 
 #include "tapir/ops/elementwise/mask.h"
@@ -14,7 +14,7 @@ struct Step {
     const OnnxCall& x;
     V p, g;
     OnnxValues b;  // buffers in the order of the operands
-    V t;           // how many steps, this one too: float64
+    V t;           // number of steps, including this one: float64
     V number;
 
     explicit Step(const OnnxCall& call) : x(call) {
@@ -26,7 +26,7 @@ struct Step {
         number = x.gather(progress, 1, 0);
     }
     V operand(int i) const { return x.cast(x[i].is_number() ? x.scalar(x[i].number(), x.dtype(i)) : x[i], x.dtype(0)); }
-    // A number of this step in the parameter's dtype.
+    // Returns a number of this step in the parameter's dtype.
     V here(const V& value) const { return x.cast(value, x.dtype(0)); }
     double option(const char* name) const { return x.real(name); }
     V decayed() const {

@@ -21,10 +21,10 @@
 namespace tapir {
 
 extern "C" {
-// Kept where nothing but a debugger uses them.
+// Kept by the attributes, because only a debugger uses them.
 [[gnu::used, gnu::retain]] constinit GdbState tapir_gdb_state{.watching_ops = &detail::watching_ops.value,
                                                               .tables = {tapir_gdb_layout, tapir_gdb_allocator}};
-// Of different code, so that neither the compiler nor the linker makes one of them.
+// Their code differs, so that neither the compiler nor the linker merges them.
 [[gnu::used, gnu::retain, gnu::noinline]] void tapir_gdb_op() { asm volatile("nop" ::: "memory"); }
 [[gnu::used, gnu::retain, gnu::noinline]] void tapir_gdb_nonfinite() { asm volatile("nop\n\tnop" ::: "memory"); }
 }
@@ -32,13 +32,13 @@ extern "C" {
 namespace gdb {
 namespace {
 
-// Held while a thread tells: the state stays as it is while gdb looks at it. Recursive, for what gdb may call there.
+// Held while a thread reports, so that the state does not change while gdb reads it. Recursive, because gdb may call functions there.
 std::recursive_mutex& telling() {
     static auto* mutex = new std::recursive_mutex;  // threads may outlive main()
     return *mutex;
 }
 
-// The op that this thread was told of last.
+// The op that this thread reported last.
 struct Told {
     const char* op = "";
     Loc loc;
@@ -74,7 +74,7 @@ void tell(GdbState::Kind kind, const char* op, const TensorImpl* tensor, const L
     state.tensor = nullptr;
 }
 
-// After a stop, at which the user may have asked for it: that op is looked at too. Returns whether it is.
+// Called after a stop, at which the user may have asked for checks. Then this op is checked too. Returns true if so.
 bool check_if_asked() {
     if (tapir_gdb_state.checking == 0) return false;
     detail::check_finite_of_thread();
@@ -86,7 +86,7 @@ bool check_if_asked() {
 void begin(const char* op, const TensorImpl* operand, const Loc& own) {
     if (detail::thread.parts > 0 || told.in_rule) return;
     const Loc& loc = detail::caller(own);
-    if (!told.has_result && std::strcmp(told.op, op) == 0) return;  // another operand, whose line may be one of the library's
+    if (!told.has_result && std::strcmp(told.op, op) == 0) return;  // another operand, whose line may be in the library
     told.op = op;
     told.loc = loc;
     told.has_result = false;
@@ -148,8 +148,8 @@ void unlist(GdbLog& log) noexcept {
 
 }  // namespace gdb
 
-// For `tapir tensor EXPR --copy`, which calls it: the elements on the CPU and without gaps. They live until the next call. Null:
-// tapir_gdb_state.message says why.
+// `tapir tensor EXPR --copy` calls it. Returns the elements on the CPU and without gaps, which live until the next call. If null,
+// tapir_gdb_state.message gives the reason.
 extern "C" [[gnu::used, gnu::retain]] const void* tapir_gdb_copy(const TensorImpl* impl) {
     static auto& copy = *new Tensor;
     static auto& message = *new std::string;

@@ -1,4 +1,4 @@
-// Tables of numbers that the gdb script reads by a symbol's address. There are no pointers in them: nothing is to be relocated.
+// Tables of numbers that the gdb script reads by a symbol's address. They contain no pointers, so nothing needs relocation.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +14,13 @@ struct LayoutEntry {
     constexpr LayoutEntry() = default;
     template <class Number>
     constexpr LayoutEntry(std::string_view text, Number number) : value(static_cast<std::int64_t>(number)) {
-        for (std::size_t i = 0; i < text.size(); ++i) name[i] = text[i];  // no constant where it is too long
+        for (std::size_t i = 0; i < text.size(); ++i) name[i] = text[i];  // not a constant expression if it is too long
     }
 };
 
 }  // namespace tapir::gdb
 
-/// "Record.loc": where it is.
+/// "Record.loc" and its offset.
 #define TAPIR_GDB_OFFSET(Type, member) {#Type "." #member, offsetof(Type, member)}
 #define TAPIR_GDB_SIZE(Type) {"sizeof." #Type, sizeof(Type)}
 #define TAPIR_GDB_FLAG(Type, flag) {#Type "." #flag, Type::flag}

@@ -10,7 +10,7 @@
 namespace tapir::io {
 namespace {
 
-// For a CRC byte by byte, of this polynomial, its lowest power in the highest bit.
+// Table for a CRC byte by byte with this polynomial, whose lowest power is in the highest bit.
 constexpr std::array<std::uint32_t, 256> table_of(std::uint32_t polynomial) {
     std::array<std::uint32_t, 256> table{};
     for (std::uint32_t i = 0; i < 256; ++i) {

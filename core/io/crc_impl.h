@@ -1,5 +1,5 @@
 // The two checksums of files, inside the library: CRC-32 of gzip, zip and PNG, and CRC-32C of safetensors files and TensorBoard's events.
-// Of nothing both are 0, and crc(crc(0, a), b) is that of a and b in a row.
+// Both are 0 for no bytes. crc(crc(0, a), b) is the checksum of a followed by b.
 #pragma once
 
 #include <cstddef>

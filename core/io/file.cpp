@@ -1,4 +1,4 @@
-// Files, by way of POSIX calls.
+// Reads and writes files by POSIX calls.
 #include "tapir/core/io/file.h"
 
 #include <dirent.h>
@@ -30,7 +30,7 @@ std::string folder_of(const std::string& path) {
     return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// The process that AtomicFile's temporary file of this name belongs to ("run.safetensors.1234-0.tmp" of "run.safetensors"); 0 for
+// Returns the process that owns this temporary file of an AtomicFile ("run.safetensors.1234-0.tmp" of "run.safetensors"); 0 for
 // other files.
 pid_t owner_of(std::string_view file, std::string_view base) {
     if (!file.starts_with(base) || !file.ends_with(".tmp") || file.size() < base.size() + 5) return 0;
@@ -52,7 +52,7 @@ std::uint64_t quarter_of_memory() noexcept {
 
 constinit std::atomic<std::uint64_t> most_unpacked{0};  // 0: not asked for yet
 
-// Removes what processes that are gone were writing in the place of `path` when they were killed.
+// Removes temporary files of `path` whose processes were killed while they wrote.
 void remove_leftovers(const std::string& path) {
     const std::string folder = folder_of(path), base = path.substr(path.find_last_of('/') + 1);
     DIR* directory = ::opendir(folder.c_str());
@@ -122,7 +122,7 @@ AtomicFile::AtomicFile(const char* op, const std::string& path, const Loc& loc) 
         fail<FileError>(loc_, "{}: {}: exists and is not a regular file", op_, path_);
     }
     struct stat link{};
-    if (exists && ::lstat(path.c_str(), &link) == 0 && S_ISLNK(link.st_mode)) {  // the link stays, what it leads to is replaced
+    if (exists && ::lstat(path.c_str(), &link) == 0 && S_ISLNK(link.st_mode)) {  // the link stays, its target is replaced
         char* const real = ::realpath(path.c_str(), nullptr);
         if (!real) fail<FileError>(loc_, "{}: {}: {}", op_, path_, reason());
         target_ = real;
@@ -136,7 +136,7 @@ AtomicFile::AtomicFile(const char* op, const std::string& path, const Loc& loc) 
         descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (descriptor_ < 0 && errno == EEXIST);
     if (descriptor_ < 0) fail<FileError>(loc_, "{}: {}: {}", op_, path_, reason());
-    if (exists && ::fchmod(descriptor_, status.st_mode & 07777) != 0) errno = 0;  // not all file systems know modes
+    if (exists && ::fchmod(descriptor_, status.st_mode & 07777) != 0) errno = 0;  // not all file systems have modes
 }
 
 AtomicFile::~AtomicFile() {
@@ -174,7 +174,7 @@ void AtomicFile::commit(const std::function<void()>& before_rename) {
     step();
     if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail_system("renaming");
     temporary_.clear();
-    // The rename itself reaches the disk with its folder. Some file systems refuse to flush one; the file is whole anyway.
+    // Flushing the folder puts the rename itself on the disk. Some file systems refuse that; the file is complete anyway.
     const int folder = ::open(folder_of(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder >= 0) {
         step();

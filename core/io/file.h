@@ -1,4 +1,4 @@
-// Writing a file that is whole at any moment.
+// Writes files that are complete at any moment.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ namespace tapir {
 /// one. Throws FileError when writing fails; then the old file, if any, is still there.
 void write_file(const TextArg& path, TextViewArg contents, Loc loc = Loc::current());
 
-/// What a packed file may hold, unpacked, in bytes: a few bytes of gzip can say a thousand times as many. Readers of gzipped files
+/// Returns how many bytes a packed file may unpack to: gzip can pack a thousand times as many bytes as it takes. Readers of gzipped files
 /// (read_csv(), read_idx(), mnist(), the CIFAR-10 ones) and load_npz(), for all compressed arrays of an archive together, throw
-/// FileError beyond it. At first a quarter of the machine's memory.
+/// FileError beyond it. Starts as a quarter of the machine's memory.
 std::uint64_t max_unpacked_bytes() noexcept;
-/// For the whole process, for files that are opened from then on.
+/// Applies to the whole process, for files that are opened from then on.
 void set_max_unpacked_bytes(std::uint64_t bytes) noexcept;
 
 }  // namespace tapir

@@ -1,4 +1,4 @@
-// Files inside the library: reading at a position, and writing that is all or nothing.
+// Files inside the library: reads at a position, and writes that are all or nothing.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,11 @@
 
 namespace tapir::io {
 
-/// Throws FileError for a path with a byte of 0: the system would take the part before it, which may be the name of another file.
+/// Throws FileError for a path that contains a 0 byte: the system would use only the part before it, which may name another file.
 void check_path(const char* op, const std::string& path, const Loc& loc);
 
-/// open() for reading; below 0 where that fails. It does not wait for who writes to a FIFO: what is no regular file is for the caller to
-/// refuse. Throws FileError as check_path().
+/// Opens for reading; returns a negative number if that fails. Does not wait for the writer of a FIFO; the caller must refuse what is not a
+/// regular file. Throws FileError as check_path().
 int open_to_read(const char* op, const std::string& path, const Loc& loc);
 
 /// An open regular file. Every failure is a FileError that begins with `op` and names the path.
@@ -27,11 +27,11 @@ class InputFile {
     InputFile& operator=(const InputFile&) = delete;
 
     std::uint64_t size() const noexcept { return size_; }
-    /// Exactly `count` bytes from `offset`.
+    /// Reads exactly `count` bytes from `offset`.
     void read(std::uint64_t offset, void* to, std::size_t count) const;
     /// Throws FileError "op: path: problem".
     [[noreturn]] void stop(const std::string& problem) const;
-    /// Throws FileError where what is packed in it has more bytes than max_unpacked_bytes().
+    /// Throws FileError if its unpacked contents have more bytes than max_unpacked_bytes().
     void check_unpacked(std::uint64_t bytes) const;
     /// Throws OutOfMemory.
     [[noreturn]] void stop_memory() const;
@@ -52,7 +52,7 @@ inline void step() {
         step_hook();
 }
 
-/// A new file beside `path` that takes its place in commit(), or vanishes. Making it removes what killed processes left of theirs.
+/// A new file beside `path` that replaces it in commit(), or is deleted. Its constructor removes leftovers of killed processes.
 class AtomicFile {
  public:
     AtomicFile(const char* op, const std::string& path, const Loc& loc);
@@ -61,9 +61,9 @@ class AtomicFile {
     AtomicFile& operator=(const AtomicFile&) = delete;
 
     void write(const void* from, std::size_t count);
-    /// Over what was written from `offset` on.
+    /// Overwrites what was written from `offset` on.
     void overwrite(std::uint64_t offset, const void* from, std::size_t count);
-    /// Flushes to the disk, calls `before_rename` where there is one, and renames.
+    /// Flushes to the disk, calls `before_rename` if given, and renames.
     void commit(const std::function<void()>& before_rename = nullptr);
 
  private:
@@ -71,14 +71,14 @@ class AtomicFile {
 
     const char* op_;
     const std::string& path_;
-    std::string target_;  // what the path leads to
+    std::string target_;  // the path with links resolved
     Loc loc_;
     std::string temporary_;
     int descriptor_ = -1;
     std::uint64_t size_ = 0;
 };
 
-/// tapir::write_file for a public function of that name.
+/// tapir::write_file for a public function named `op`.
 void write_file(const char* op, const std::string& path, std::string_view contents, const Loc& loc);
 
 }  // namespace tapir::io

@@ -1,4 +1,4 @@
-// Compressed bytes.
+// Unpacks and packs bytes.
 #include "tapir/core/io/inflate_impl.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ constexpr std::size_t kChunk = 64 * 1024;
 
 struct Inflater::State {
     const InputFile& file;
-    std::uint64_t next, left;  // of the compressed bytes
+    std::uint64_t next, left;  // positions in the compressed bytes
     Wrapping wrapping;
     bool is_done = false;
     z_stream stream{};
@@ -159,11 +159,11 @@ std::string InputStream::read_all() {
     std::size_t got = 0;
     do {
         const std::size_t size = text.size();
-        // One byte more than may come, so that a file that has it is refused and not cut.
+        // Allows one byte more than may come, so that a file with too many bytes is refused, not cut.
         const std::uint64_t more = inflater_ ? std::min<std::uint64_t>(std::max(kChunk, size), most_left() + 1) : most_left();
         try {
             text.resize(size + static_cast<std::size_t>(more));
-        } catch (const std::exception&) {  // bad_alloc, or a length that no string has
+        } catch (const std::exception&) {  // bad_alloc, or a length beyond std::string's limit
             file_.stop_memory();
         }
         got = read_some(text.data() + size, text.size() - size);

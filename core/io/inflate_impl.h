@@ -1,4 +1,4 @@
-// Compressed bytes inside the library: deflate by way of zlib, which a build may lack.
+// Compressed bytes inside the library: deflate by zlib, which a build may lack.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,10 @@
 
 namespace tapir::io {
 
-/// A byte of deflate's output takes at least 1/1032 byte of input: what a file of some size can hold at most.
+/// A byte of deflate's output takes at least 1/1032 byte of input. This bounds what a file of a given size can unpack to.
 inline constexpr std::uint64_t kMostDeflated = 1032;
 
-/// Undoes deflate, from the front to the end of a stretch of a file. What is wrong with it is a FileError of the file, and so is a
+/// Inflates a stretch of a file from front to end. Throws FileError, with the file's path, for damaged data and for a
 /// build without zlib.
 class Inflater {
  public:
@@ -26,7 +26,7 @@ class Inflater {
     Inflater(const Inflater&) = delete;
     Inflater& operator=(const Inflater&) = delete;
 
-    /// Up to `count` bytes; fewer only at the end of the data.
+    /// Reads up to `count` bytes; fewer only at the end of the data.
     std::size_t read(void* to, std::size_t count);
 
  private:
@@ -34,7 +34,7 @@ class Inflater {
     std::unique_ptr<State> state_;
 };
 
-/// Deflates, without wrapping. `sink` takes what comes out.
+/// Deflates, without wrapping. `sink` receives the output.
 class Deflater {
  public:
     using Sink = std::function<void(const void* from, std::size_t count)>;
@@ -53,25 +53,25 @@ class Deflater {
     std::unique_ptr<State> state_;
 };
 
-/// A file read from the front to the end, gzip undone.
+/// Reads a file from the front to the end, and unpacks gzip.
 class InputStream {
  public:
     InputStream(const char* op, const std::string& path, const Loc& loc);
 
-    /// Exactly `count` bytes.
+    /// Reads exactly `count` bytes.
     void read(void* to, std::size_t count);
-    /// Up to `count` bytes; fewer only at the end.
+    /// Reads up to `count` bytes; fewer only at the end.
     std::size_t read_some(void* to, std::size_t count);
-    /// All that is left.
+    /// Reads all that is left.
     std::string read_all();
-    /// How many bytes can come at most, where the file is hostile.
+    /// Returns the most bytes that can still come, even from a hostile file.
     std::uint64_t most_left() const noexcept;
     [[noreturn]] void fail_at(std::uint64_t position, const std::string& problem) const;
 
  private:
     InputFile file_;
-    std::unique_ptr<Inflater> inflater_;  // null: plain
-    std::uint64_t position_ = 0;          // in what is read
+    std::unique_ptr<Inflater> inflater_;  // null: the file is not packed
+    std::uint64_t position_ = 0;          // in the bytes that are read
 };
 
 }  // namespace tapir::io

@@ -21,8 +21,8 @@ constexpr char kTorchScript[] =
     "state_dict() of torch.jit.load(path) with safetensors.torch.save_file(), and call load_safetensors() or "
     "nn::load()";
 
-// Whether a zip archive has a member in a folder "code" below another: torch.jit.save() writes the program there, behind the tensors, so
-// that the beginning is that of torch.save(). Looks into the archive's directory, which lies before its last 22 bytes.
+// True if a zip archive has a member in a folder "code" below another. torch.jit.save() writes the program there, behind the tensors, so
+// the beginning looks like torch.save(). Reads the archive's directory, which lies before its last 22 bytes.
 bool has_code(const InputFile& file) {
     constexpr std::uint64_t kEndSize = 22, kMostDirectory = 16U << 20;
     if (file.size() < kEndSize) return false;
@@ -38,7 +38,7 @@ bool has_code(const InputFile& file) {
     return directory.find("/code/") != directory.npos;
 }
 
-// A zip archive's first member says whose archive it is.
+// The first member of a zip archive tells which program wrote it.
 std::string archive(std::string_view start, const InputFile& file) {
     constexpr std::size_t kLocalSize = 30;
     if (start.size() < kLocalSize) return "a zip archive";
@@ -53,7 +53,7 @@ std::string archive(std::string_view start, const InputFile& file) {
     return "a zip archive";
 }
 
-// A pickle: protocol 2 to 5, then an opcode that can come first (a frame, a number, a string, a collection, or a name).
+// True for a pickle: protocol 2 to 5, then an opcode that can come first (a frame, a number, a string, a collection, or a name).
 bool is_pickle(std::string_view start) {
     constexpr auto kFirst = "\x95\x8a}](cKMJG\x8cX)NC\x8f"sv;
     return start.size() > 2 && start[0] == '\x80' && start[1] >= 2 && start[1] <= 5 && kFirst.find(start[2]) != kFirst.npos;
@@ -71,7 +71,7 @@ std::string name_of(std::string_view start, const InputFile& file) {
     if (start.starts_with("\x93NUMPY")) return "a NumPy array: call load_npy()";
     if (is_safetensors(start, file.size())) return "a safetensors file: call load_safetensors(), or nn::load() for a module";
     if (is_pickle(start)) {
-        constexpr auto kTorchNumber = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"sv;  // what torch.save() began with before 1.6
+        constexpr auto kTorchNumber = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"sv;  // the first bytes of torch.save() before 1.6
         if (start.substr(2).starts_with(kTorchNumber)) return kTorch;
         return "a Python pickle, or " + std::string(kTorch);
     }

@@ -1,4 +1,4 @@
-// What a file of another format is, by its first bytes: for errors that say what to call instead.
+// Recognizes a file of another format by its first bytes, for errors that say what to call instead.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace tapir::io {
 
-/// "; it looks like an .npz archive: call load_npz()", or "" for bytes that are nobody's.
+/// Returns "; it looks like an .npz archive: call load_npz()", or "" for unknown bytes.
 std::string kind_of(const InputFile& file);
 
 }  // namespace tapir::io

@@ -35,7 +35,7 @@ constexpr char kNoArray[] = "not a NumPy array: the first bytes are others";
 
 // --- Arrays ----------------------------------------------------------------------------------------------------------------
 
-/// Where an array comes from: bytes in a row, of which there are at most `most`.
+/// Source of an array: consecutive bytes, at most `most` of them.
 struct Source {
     std::function<void(void* to, std::size_t count)> read;
     std::uint64_t most;
@@ -48,7 +48,7 @@ struct Header {
     Shape shape;
 };
 
-// Python's literal of the header: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
+// Parses the header, a Python literal: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
 class HeaderParser {
  public:
     HeaderParser(std::string_view text, const Source& source) : text_(text), source_(source) {}
@@ -179,7 +179,7 @@ Header read_header(Source& source) {
 
 Tensor read_array(Source& source, const Loc& loc) {
     const Header header = read_header(source);
-    const auto bytes = static_cast<std::uint64_t>(bytes_in_file(header.shape, header.type));  // -1 is past all limits
+    const auto bytes = static_cast<std::uint64_t>(bytes_in_file(header.shape, header.type));  // -1 becomes larger than all limits
     if (bytes > source.most) {
         source.fail(fmt::format("shape {} needs more bytes than the {} that there can be", header.shape, source.most));
     }
@@ -197,7 +197,7 @@ Tensor read_array(Source& source, const Loc& loc) {
     if (!is_direct && !header.type.convert(raw.data(), t.raw_data(), t.numel())) {
         source.fail(fmt::format("a number of the dtype {} that does not fit into {}", shown(header.type.npy), name(header.type.dtype)));
     }
-    if (header.type.dtype == bool_) {  // any byte may be in the file, but a bool is 0 or 1
+    if (header.type.dtype == bool_) {  // the file may hold any byte, but a bool is 0 or 1
         for (std::int64_t i = 0; i < t.numel(); ++i) to[i] = std::byte{to[i] != std::byte{0}};
     }
     if (!header.is_fortran || t.dim() < 2) return t;
@@ -207,7 +207,7 @@ Tensor read_array(Source& source, const Loc& loc) {
     return t.permute(reversed, loc).contiguous(loc);
 }
 
-// All that stands before the elements, padded as NumPy does.
+// Returns everything before the elements, padded as NumPy does.
 std::string header_of(const char* op, const Tensor& t, const std::string& what, const Loc& loc) {
     if (!t.defined()) fail<ValueError>(loc, "{}: the tensor {}is undefined", op, what);
     const DType dtype = t.dtype();
@@ -249,7 +249,7 @@ struct Entry {
     std::string name;
     std::uint16_t flags = 0, method = 0;
     std::uint32_t crc = 0;
-    std::uint64_t packed = 0, size = 0, offset = 0;  // offset: of its local header; then of its bytes
+    std::uint64_t packed = 0, size = 0, offset = 0;  // offset: first of its local header, later of its bytes
 };
 
 struct Directory {
@@ -286,7 +286,7 @@ Directory find_directory(const io::InputFile& file) {
     file.stop("not a zip archive: it has no directory" + io::kind_of(file));
 }
 
-// Sizes and offset that did not fit into 32 bits, in this order.
+// Reads sizes and offset that did not fit into 32 bits, in this order.
 void read_extra64(Entry& e, const std::byte* extra, std::size_t length, bool has_offset, const io::InputFile& file) {
     constexpr std::uint32_t kAbsent = 0xFFFFFFFF;
     for (std::size_t at = 0; at + 4 <= length;) {
@@ -335,18 +335,18 @@ std::vector<Entry> read_directory(const io::InputFile& file) {
                 number_at<std::uint32_t>(from + 42)};
         read_extra64(e, bytes.data() + at + name, extra, true, file);
         at += name + extra + comment;
-        // "a" and "a.npy" are one name: that of the array.
+        // "a" and "a.npy" are both the array "a".
         if (!names.insert(array_name(e.name)).second) file.stop("the archive has " + shown(array_name(e.name)) + " twice");
         entries.push_back(std::move(e));
     }
     return entries;
 }
 
-// Finds the bytes behind each local header, and checks that no two entries share any: a small file could else be read as a large one.
+// Finds the bytes behind each local header, and checks that no two entries overlap: else a small file could be read as a large one.
 void locate(std::vector<Entry>& entries, const io::InputFile& file) {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> used;
     std::uint64_t unpacked = 0;
-    std::string renamed;  // the first that its own header calls otherwise
+    std::string renamed;  // the first whose local header has another name
     for (Entry& e : entries) {
         const std::string name = shown(e.name);
         if (e.flags & kEncryptedFlag) file.stop(name + " is encrypted");
@@ -407,8 +407,8 @@ void append(std::string& to, std::initializer_list<std::pair<std::uint64_t, int>
     }
 }
 
-// What local header and directory share, from "version needed" to "extra field length". Sizes stand in an extra field of 64 bits
-// always, so that one form does for members of any size. The time is the format's first: files depend on what is in them only.
+// Appends the fields that local header and directory share, from "version needed" to "extra field length". Sizes always stand in a
+// 64-bit extra field, so that one form serves members of any size. The time is the format's first: files depend on their contents alone.
 void append_common(std::string& to, const Entry& e, std::size_t extra) {
     constexpr std::uint64_t kVersion = 45, kTime = 0, kDate = 1 << 5 | 1, kIn64 = 0xFFFFFFFF;
     append(to,
@@ -428,7 +428,7 @@ std::string directory_of(const std::vector<Entry>& entries, std::uint64_t offset
     constexpr std::uint64_t kIn64 = 0xFFFFFFFF;
     std::string text;
     for (const Entry& e : entries) {
-        append(text, {{kEntryMark, 4}, {45, 1}, {3, 1}});  // made by: the format's 4.5, on Unix
+        append(text, {{kEntryMark, 4}, {45, 1}, {3, 1}});  // made by version 4.5 of the format, on Unix
         append_common(text, e, 28);
         append(text, {{0, 2}, {0, 2}, {0, 2}, {0100644ULL << 16, 4}, {kIn64, 4}});  // comment, disk, attributes, offset
         text += e.name;

@@ -1,5 +1,5 @@
-// The safetensors format. The header is read with a SAX handler that knows the one structure it may have, so that no
-// document tree of a hostile header is ever built.
+// The safetensors format. A SAX handler reads the header and accepts only the one structure that it may have, so that no
+// document tree is built of a hostile header.
 #include "tapir/core/io/safetensors.h"
 
 #include <algorithm>
@@ -29,13 +29,13 @@ static_assert(std::endian::native == std::endian::little, "the files are little-
 
 constexpr std::uint64_t kLargestHeader = 100'000'000;  // as in the reference implementation
 constexpr char kMetadata[] = "__metadata__";
-// How the header of a file with a checksum begins, to the digit. Other programs leave the spaces out: where they copy
-// the metadata to a file of other contents, the checksum is none.
+// Exact beginning of the header of a file with a checksum. Other programs leave the spaces out: if they copy
+// the metadata to a file of other contents, it does not count as a checksum.
 constexpr std::string_view kChecksum = "tapir.crc32c";
 constexpr std::string_view kSigned = "{\"__metadata__\": {\"tapir.crc32c\": \"";
 constexpr std::size_t kDigits = 8;
 
-// Of the header behind its own digits, and of the tensors' checksums in the header's order.
+// Checksum of the header behind the digits, and of the tensors' checksums in the header's order.
 class Checksum {
  public:
     explicit Checksum(std::string_view header) {
@@ -67,9 +67,9 @@ struct Entry {
     std::string name;
     io::StoredType type{};
     Shape shape;
-    std::uint64_t begin = 0, end = 0;  // in the data
+    std::uint64_t begin = 0, end = 0;  // within the data
     bool has_dtype = false, has_shape = false;
-    int offsets = -1;  // how many were read; -1: none wanted yet
+    int offsets = -1;  // number of offsets read; -1: not expected yet
 };
 
 // {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ..., "__metadata__": {"key": "value"}}
@@ -255,7 +255,7 @@ Header read_header(const char* op, const io::InputFile& file, const std::string&
     return {std::move(header.entries), std::move(header.metadata), Checksum(text), sizeof length + length};
 }
 
-// The tensors must cover the data exactly, without gaps and overlaps, each with as many bytes as its shape says.
+// Checks that the tensors cover the data exactly, without gaps and overlaps, each with as many bytes as its shape needs.
 void check_layout(const char* op, const std::vector<Entry>& entries, std::uint64_t data_bytes, const std::string& path, const Loc& loc) {
     std::vector<const Entry*> order;
     for (const Entry& e : entries) {
@@ -327,7 +327,7 @@ NamedTensors io::load_safetensors(const char* op, const std::string& path, FileM
             file.stop(fmt::format("the tensor {} has a number of the dtype {} that does not fit into {}", shown(e.name), e.type.safetensors,
                                   name(e.type.dtype)));
         }
-        if (e.type.dtype == bool_) {  // any byte may be in the file, but a bool is 0 or 1
+        if (e.type.dtype == bool_) {  // the file may hold any byte, but a bool is 0 or 1
             auto* bytes = static_cast<unsigned char*>(t.raw_data());
             for (std::int64_t i = 0; i < t.numel(); ++i) bytes[i] = bytes[i] != 0;
         }
@@ -341,7 +341,7 @@ NamedTensors io::load_safetensors(const char* op, const std::string& path, FileM
 void io::save_safetensors(const char* op, const std::string& path, const NamedTensors& tensors, const FileMetadata& metadata,
                           const std::function<void()>& before_rename, const Loc& loc) {
     check_names(op, tensors, metadata, loc);
-    // In the data, wider elements come first, so that every tensor is aligned.
+    // Wider elements come first in the data, so that every tensor is aligned.
     std::vector<std::size_t> order(tensors.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
     std::stable_sort(order.begin(), order.end(),

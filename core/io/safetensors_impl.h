@@ -1,4 +1,4 @@
-// Writing safetensors files with something to do in between, inside the library.
+// Writes safetensors files with a callback before the rename, inside the library.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@
 
 namespace tapir::io {
 
-/// save_safetensors(), called `op` in messages; `before_rename` runs when the new file is whole and on the disk, and the old one is
+/// save_safetensors(), called `op` in messages. `before_rename` runs when the new file is complete and on the disk, while the old one is
 /// still in its place.
 void save_safetensors(const char* op, const std::string& path, const NamedTensors& tensors, const FileMetadata& metadata,
                       const std::function<void()>& before_rename, const Loc& loc);

@@ -1,4 +1,4 @@
-// Words of others in messages, inside the library.
+// Quotes foreign text in messages, inside the library.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace tapir::io {
 
-/// A name out of a file, in quotes: not longer than a line, without control characters.
+/// Returns a name from a file in quotes: at most a line long, without control characters.
 std::string shown(std::string_view name);
 
-/// An error's text without the line at its beginning, to go into an error of another line.
+/// Returns an error's text without the line at its beginning, for use in an error of another line.
 std::string text_of(const Error& error);
 
 }  // namespace tapir::io

@@ -22,8 +22,8 @@ bool widen(const std::byte* from, void* to, std::int64_t count) {
     return fits;
 }
 
-// A number of 8 bits: a sign, an exponent with this bias, and a mantissa of so many bits (Micikevicius et al. 2022, arXiv:2209.05433).
-// E5M2 has infinities as IEEE 754 has them; E4M3 (torch.float8_e4m3fn) has only nan, where all bits are set.
+// Converts a number of 8 bits: a sign, an exponent with this bias, and a mantissa of kMantissa bits (Micikevicius et al. 2022,
+// arXiv:2209.05433). E5M2 has infinities as in IEEE 754; E4M3 (torch.float8_e4m3fn) has only nan, with all bits set.
 template <int kMantissa, int kBias, bool kHasInfinity>
 float from_float8(unsigned bits) {
     constexpr unsigned kExponents = 0x7FU >> kMantissa;

@@ -1,4 +1,4 @@
-// How a DataLoader makes a batch of items.
+// Makes a batch of items for a DataLoader.
 #pragma once
 
 #include <tuple>
@@ -24,7 +24,7 @@ inline constexpr bool is_tuple<std::pair<A, B>> = true;
 template <class... T>
 inline constexpr bool is_tuple<std::tuple<T...>> = true;
 
-// Member I of all items: element I of a tuple, or field I of a struct.
+// Returns member I of all items: element I of a tuple, or field I of a struct.
 template <std::size_t I, class T>
 auto column(std::vector<T>& items) {
     const auto member = [](T& item) -> auto& {
@@ -64,9 +64,9 @@ T collate_fields(std::vector<T>& items, std::index_sequence<I...>) {
 
 }  // namespace detail
 
-/// The batch of some items, at least one:
+/// Returns the batch of some items, at least one:
 ///   Tensor                 stack(items): (N, ...)
-///   a number               a tensor (N,): whole numbers int64, bool_, float32 or float64 as they are
+///   a number               a tensor (N,): whole numbers int64; bool_, float32 or float64 as they are
 ///   std::pair, std::tuple  the pair or tuple of the batches of each member
 ///   a struct that has      `auto fields() { return std::tie(image, label); }`: the same struct, each field, a tensor or such a
 ///                          struct, the batch of that field
@@ -90,7 +90,7 @@ auto collate(std::vector<T> items) {
     }
 }
 
-/// collate() as a loader's function.
+/// collate() as the function of a loader.
 struct DefaultCollate {
     template <class T>
     auto operator()(std::vector<T> items) const {

@@ -1,4 +1,4 @@
-// Reading tables.
+// Reads tables.
 #include "tapir/nn/data/csv.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 using std::int64_t;
 
-// One row after the other. Cells that begin with a quote go to its end; what they hold is unquoted in place, as it only gets shorter.
+// Scans row by row. Cells that begin with a quote go to its end; they are unquoted in place, because they only get shorter.
 class Scanner {
  public:
     struct Cell {
@@ -31,9 +31,9 @@ class Scanner {
         if (text_.starts_with("\xEF\xBB\xBF")) at_ = 3;
     }
 
-    /// False at the end.
+    /// Returns false at the end.
     bool next_row(std::vector<Cell>& cells) {
-        while (at_end_of_line()) {  // an empty one
+        while (at_end_of_line()) {  // skips empty lines
             if (at_ == text_.size()) return false;
             end_line();
         }
@@ -41,7 +41,7 @@ class Scanner {
         while (true) {
             cells.push_back(options_.quote && at_ < text_.size() && text_[at_] == options_.quote ? quoted() : plain());
             if (at_end_of_line()) break;
-            ++at_;  // a separator
+            ++at_;  // skips a separator
         }
         if (at_ < text_.size()) end_line();
         return true;
@@ -77,7 +77,7 @@ class Scanner {
             const char c = text_[at_++];
             if (c == options_.quote) {
                 if (at_ == text_.size() || text_[at_] != options_.quote) break;
-                ++at_;  // doubled
+                ++at_;  // doubled quote
             } else if (c == '\n') {
                 ++line_;
                 line_start_ = at_;
@@ -102,10 +102,10 @@ std::string_view trimmed(std::string_view text) {
     const std::size_t begin = text.find_first_not_of(" \t");
     if (begin == std::string_view::npos) return {};
     text = text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
-    return text.size() > 1 && text[0] == '+' && text[1] != '-' ? text.substr(1) : text;  // from_chars knows no plus
+    return text.size() > 1 && text[0] == '+' && text[1] != '-' ? text.substr(1) : text;  // from_chars accepts no plus
 }
 
-// "" when it was read, else what is wrong with it.
+// Returns "" if it was read, else what is wrong with it.
 template <class T>
 const char* parse(std::string_view text, T& value) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -211,7 +211,7 @@ std::vector<std::string> Csv::text(const TextArg& name, Loc loc) const {
     return result;
 }
 
-// Whether a number of that dtype is the value itself (a float: its nearest).
+// True if a number of that dtype holds the value exactly (for floats: to the nearest).
 static bool holds(DType dtype, double value) {
     if (is_floating(dtype)) return true;
     const bool is_wide = dtype == int64 || dtype == int32;

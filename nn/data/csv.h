@@ -1,4 +1,4 @@
-// Tables of text: comma-separated values and the like (RFC 4180).
+// Tables of text: comma-separated values and similar formats (RFC 4180).
 //
 //     const data::Csv table = data::read_csv("iris.csv");
 //     Tensor x = table.numbers({"length", "width"});               // float32 (rows, 2)
@@ -20,34 +20,34 @@ struct CsvOptions {
     char separator = ',';
     char quote = '"';                    ///< around cells that hold separators, line ends or, doubled, quotes; 0: no quoting
     bool header = true;                  ///< the first row names the columns; else they are "0", "1", ...
-    std::optional<double> missing = {};  ///< the number of an empty cell; unless given such a cell is an error
+    std::optional<double> missing = {};  ///< the number for an empty cell; without it such a cell is an error
 };
 
-/// A table in memory. Columns go by name, or by number.
+/// A table in memory. Columns are selected by name, or by number.
 class Csv {
  public:
     std::int64_t rows() const noexcept { return rows_; }
     std::int64_t columns() const noexcept { return static_cast<std::int64_t>(names_.size()); }
     const std::vector<std::string>& names() const noexcept { return names_; }
-    /// The number of a column. Throws ValueError.
+    /// Returns the number of a column. Throws ValueError.
     std::int64_t column(const TextArg& name, Loc loc = Loc::current()) const;
-    /// A cell without its quotes. Throws IndexError.
+    /// Returns a cell without its quotes. Throws IndexError.
     std::string_view cell(std::int64_t row, std::int64_t column, Loc loc = Loc::current()) const;
-    /// A column as it reads. Throws ValueError.
+    /// Returns a column as text. Throws ValueError.
     std::vector<std::string> text(const TextArg& name, Loc loc = Loc::current()) const;
 
-    /// All columns as numbers: (rows, columns). Spaces around a number are allowed; a bool is 0, 1, true or false. Throws FileError
-    /// with path, line and column at the first cell that is not a number, or not one of the dtype.
+    /// Returns all columns as numbers: (rows, columns). Spaces around a number are allowed; a bool is 0, 1, true or false. Throws FileError
+    /// with path, line and column at the first cell that is not a number, or does not fit the dtype.
     Tensor numbers(DType dtype = float32, Loc loc = Loc::current()) const;
-    /// Some columns: (rows, names). Throws ValueError, too.
+    /// Returns some columns: (rows, names). Throws ValueError, too.
     Tensor numbers(const std::vector<std::string>& names, DType dtype = float32, Loc loc = Loc::current()) const;
-    /// The same of literals, numbers({"length", "width"}), which could be two ends of one string otherwise.
+    /// Overload for literals, numbers({"length", "width"}), which could otherwise be two ends of one string.
     Tensor numbers(std::initializer_list<const char*> names, DType dtype = float32, Loc loc = Loc::current()) const {
         std::vector<std::string> texts;
         for (const char* name : names) texts.push_back(TextArg(name, loc));
         return numbers(texts, dtype, loc);
     }
-    /// One column: (rows,).
+    /// Returns one column: (rows,).
     Tensor numbers(const TextArg& name, DType dtype = float32, Loc loc = Loc::current()) const;
 
  private:

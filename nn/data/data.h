@@ -1,4 +1,4 @@
-// All of nn/data.
+// Includes all of nn/data.
 #pragma once
 
 #include "tapir/nn/data/collate.h"

@@ -1,4 +1,4 @@
-// Datasets: what a DataLoader (loader.h) takes items from.
+// Datasets: a DataLoader (loader.h) takes items from them.
 //
 //     data::TensorDataset train(images, labels);                            // an item: std::tuple<Tensor, Tensor>
 //     auto noisy = data::map(train, [](auto item, Generator& random) {
@@ -8,14 +8,14 @@
 //     const auto parts = data::random_split(train, {50000, 10000});         // two data::Subset
 //     data::ConcatDataset all{train, noisy};                                // 120,000 items
 //
-// A dataset is any type with these members; a loader keeps a copy of it, so that it should hold what is large by handle:
+// A dataset is any type with these members. A loader keeps a copy of it, so a dataset should hold large data by handle:
 //
 //     std::int64_t size() const;
-//     Item get(std::int64_t index) const;                                   // 0 <= index < size(); or, with chance,
+//     Item get(std::int64_t index) const;                                   // 0 <= index < size(); or, with random numbers,
 //     Item get(std::int64_t index, Generator& random) const;
 //
-// get() is called by several threads at once where a loader has workers. `random` is a generator of this item's own, made of the
-// loader's seed, the epoch and the index: what is drawn from it depends on nothing else.
+// If a loader has workers, several threads call get() at once. `random` is a generator for this item alone, made of the
+// loader's seed, the epoch and the index: its numbers depend on nothing else.
 #pragma once
 
 #include <memory>
@@ -36,7 +36,7 @@ concept Dataset = requires(const D& d, std::int64_t index, Generator& random) {
     requires requires { d.get(index); } || requires { d.get(index, random); };
 };
 
-/// d.get(index), with the generator where it takes one.
+/// Calls d.get(index), with the generator if it takes one.
 template <Dataset D>
 decltype(auto) get_item(const D& d, std::int64_t index, Generator& random) {
     if constexpr (requires { d.get(index, random); }) {
@@ -46,26 +46,26 @@ decltype(auto) get_item(const D& d, std::int64_t index, Generator& random) {
     }
 }
 
-/// The type of its items.
+/// The type of the dataset's items.
 template <Dataset D>
 using ItemOf = std::decay_t<decltype(get_item(std::declval<const D&>(), 0, std::declval<Generator&>()))>;
 
 namespace detail {
 
-/// Throws ShapeError unless all have as many rows.
+/// Throws ShapeError unless all have the same number of rows.
 void check_rows(const Tensor* tensors, std::size_t count, const Loc& loc);
 /// Throws IndexError unless 0 <= index < size.
 void check_index(std::int64_t index, std::int64_t size, const char* what, const Loc& loc);
-/// The same of all of them.
+/// Checks all of the indices like check_index().
 void check_indices(const std::vector<std::int64_t>& indices, std::int64_t size, const char* what, const Loc& loc);
-/// 0 ... n-1, shuffled and cut into parts of these sizes. Throws ValueError unless they add up to n.
+/// Returns 0 ... n-1, shuffled and cut into parts of these sizes. Throws ValueError unless they add up to n.
 std::vector<std::vector<std::int64_t>> split(std::int64_t n, const std::vector<std::int64_t>& sizes, Generator& random, const Loc& loc);
-/// The sizes that fractions of n come to. Throws ValueError unless they add up to 1.
+/// Returns the sizes of these fractions of n. Throws ValueError unless the fractions add up to 1.
 std::vector<std::int64_t> sizes_of(std::int64_t n, const std::vector<double>& fractions, const Loc& loc);
 
-/// Where datasets of these sizes end when they stand behind each other. Throws ValueError for an empty list.
+/// Returns the ends of datasets of these sizes when they are concatenated. Throws ValueError for an empty list.
 std::vector<std::int64_t> ends_of(const std::vector<std::int64_t>& sizes, const Loc& loc);
-/// The first whose end is behind the index.
+/// Returns the first part whose end is behind the index.
 std::size_t part_of(std::int64_t index, const std::vector<std::int64_t>& ends);
 
 template <class>
@@ -73,9 +73,9 @@ using InFor = In;
 
 }  // namespace detail
 
-/// Rows of tensors with as many of them each. An item is the tuple of row i of each, a view; of one tensor, that row. Throws
-/// ShapeError. Of variables only, within another's brackets, it wants braces: `DataLoader loader(TensorDataset(x), {.batch_size = 2});`
-/// is the declaration of a function to C++ ("placeholder ... not permitted"), `DataLoader loader(TensorDataset{x}, ...);` is a loader.
+/// Rows of tensors with equally many rows. An item is the tuple of row i of each, as views; for one tensor, that row. Throws
+/// ShapeError. Use braces to make one from variables only, within another's brackets: `DataLoader loader(TensorDataset(x), {.batch_size = 2});`
+/// declares a function in C++ ("placeholder ... not permitted"), `DataLoader loader(TensorDataset{x}, ...);` makes a loader.
 template <class... T>
     requires(sizeof...(T) > 0 && (std::is_same_v<T, Tensor> && ...))
 class TensorDataset {
@@ -85,9 +85,9 @@ class TensorDataset {
         detail::check_rows(tensors_, sizeof...(T), lines[0]);
     }
     std::int64_t size() const { return tensors_[0].shape()[0]; }
-    /// Row number index, from the end where it is below 0. Throws IndexError.
+    /// Returns a row; a negative index counts from the end. Throws IndexError.
     auto get(std::int64_t index, Loc loc = Loc::current()) const { return rows(index, loc, std::index_sequence_for<T...>()); }
-    /// Tensor number i, whole.
+    /// Returns tensor number i, whole.
     const Tensor& tensor(std::size_t i = 0) const { return tensors_[i]; }
 
  private:
@@ -105,9 +105,9 @@ class TensorDataset {
 template <class... T>
 TensorDataset(const T&...) -> TensorDataset<T...>;
 
-/// The elements of a vector, which is kept once for all copies. An item is a copy of its element. Made within another's brackets it
-/// wants braces: `DataLoader loader(VectorDataset(v));` is the declaration of a function to C++, `DataLoader loader(VectorDataset{v});`
-/// is a loader.
+/// The elements of a vector, which all copies share. An item is a copy of its element. Use braces to make one within another's
+/// brackets: `DataLoader loader(VectorDataset(v));` declares a function in C++, `DataLoader loader(VectorDataset{v});`
+/// makes a loader.
 template <class T>
 class VectorDataset {
  public:
@@ -123,7 +123,7 @@ class VectorDataset {
     std::shared_ptr<const std::vector<T>> items_;
 };
 
-/// The items at some indices of another dataset, in this order. Throws IndexError.
+/// Selects items of another dataset by their indices, in this order. Throws IndexError.
 template <Dataset D>
 class Subset {
  public:
@@ -142,8 +142,8 @@ class Subset {
     std::vector<std::int64_t> indices_;
 };
 
-/// Datasets behind each other: the items of the first, then those of the second, and so on. They may be of several types, with items of
-/// one; get() throws IndexError unless 0 <= index < size(). Made of variables within another's brackets it wants braces, as
+/// Concatenates datasets: the items of the first, then those of the second, and so on. They may have several types, but the same item
+/// type; get() throws IndexError unless 0 <= index < size(). Made of variables within another's brackets it needs braces, as
 /// TensorDataset does.
 template <class... D>
 class ConcatDataset {
@@ -174,7 +174,7 @@ class ConcatDataset {
     std::tuple<D...> datasets_;
 };
 
-/// The same for as many as there are: `data::ConcatDataset all{parts}` of a std::vector. Throws ValueError for an empty one.
+/// Concatenates any number of datasets: `data::ConcatDataset all{parts}` of a std::vector. Throws ValueError for an empty one.
 template <Dataset D>
 class ConcatDataset<std::vector<D>> {
  public:
@@ -195,7 +195,7 @@ class ConcatDataset<std::vector<D>> {
     std::vector<std::int64_t> ends_;
 };
 
-/// Items of another dataset, changed by a function: fn(item), or fn(item, random) with a Generator&. Made by map().
+/// Applies a function to the items of another dataset: fn(item), or fn(item, random) with a Generator&. Made by map().
 template <Dataset D, class F>
 class MapDataset {
  public:
@@ -216,13 +216,13 @@ class MapDataset {
     F fn_;
 };
 
-/// The dataset with fn applied to each item when it is taken. fn is called by several threads at once.
+/// Returns the dataset with fn applied to each item when it is taken. Several threads call fn at once.
 template <Dataset D, class F>
 MapDataset<D, F> map(D dataset, F fn, Loc loc = Loc::current()) {
     return {std::move(dataset), std::move(fn), loc};
 }
 
-/// Parts of these sizes, in random order. Throws ValueError unless they add up to the dataset's.
+/// Splits into parts of these sizes, in random order. Throws ValueError unless they add up to the dataset's size.
 template <Dataset D>
 std::vector<Subset<D>> random_split(const D& dataset, const std::vector<std::int64_t>& sizes, Generator& random = default_generator(),
                                     Loc loc = Loc::current()) {
@@ -230,7 +230,7 @@ std::vector<Subset<D>> random_split(const D& dataset, const std::vector<std::int
     for (auto& indices : detail::split(dataset.size(), sizes, random, loc)) parts.emplace_back(dataset, std::move(indices), loc);
     return parts;
 }
-/// The same by fractions, which add up to 1: {0.9, 0.1}. Sizes are rounded down, what is left goes to the first parts, one each.
+/// Splits by fractions, which add up to 1: {0.9, 0.1}. Sizes are rounded down; the first parts get one of the remaining items each.
 template <Dataset D>
 std::vector<Subset<D>> random_split(const D& dataset, const std::vector<double>& fractions, Generator& random = default_generator(),
                                     Loc loc = Loc::current()) {

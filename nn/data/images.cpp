@@ -1,4 +1,4 @@
-// Readers of image files. What a header says is compared with the file's size before anything is allocated.
+// Reads image files. Compares what a header says with the file's size before it allocates anything.
 #include "tapir/nn/data/images.h"
 
 #include <unistd.h>
@@ -25,7 +25,7 @@ struct IdxType {
 };
 constexpr IdxType kIdxTypes[] = {{0x08, 1, uint8}, {0x09, 1, int32}, {0x0B, 2, int32}, {0x0C, 4, int32}, {0x0D, 4, float32}, {0x0E, 8, float64}};
 
-// From big-endian, and to the width of an int32.
+// Converts from big-endian, and widens to int32.
 template <class Stored, class T>
 void convert(const unsigned char* from, T* to, int64_t count) {
     for (int64_t i = 0; i < count; ++i, from += sizeof(Stored)) {
@@ -53,7 +53,7 @@ Tensor read_idx_stream(io::InputStream& stream, const Loc& loc) {
         for (const unsigned char byte : size) number = number << 8 | byte;
         shape.push_back(number);
     }
-    const auto bytes = static_cast<std::uint64_t>(tapir::detail::bytes_of(shape, type->size));      // -1 is past all limits
+    const auto bytes = static_cast<std::uint64_t>(tapir::detail::bytes_of(shape, type->size));      // -1 becomes larger than all limits
     if (bytes > stream.most_left() || tapir::detail::bytes_of(shape, itemsize(type->dtype)) < 0) {  // elements may become wider
         stream.fail_at(4, fmt::format("shape {} needs more bytes than the {} that the file can have", shape, stream.most_left()));
     }
@@ -85,7 +85,7 @@ Tensor read_idx_file(const char* op, const std::string& path, const Loc& loc) {
     return t;
 }
 
-// The file of that name, or with .gz behind it.
+// Returns the file of that name, or with .gz behind it.
 std::string find_file(const std::string& folder, const std::string& name, const Loc& loc) {
     const std::string plain = folder + "/" + name, packed = plain + ".gz";
     if (::access(plain.c_str(), F_OK) == 0) return plain;

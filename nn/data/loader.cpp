@@ -26,7 +26,7 @@ namespace {
 
 using std::int64_t;
 
-// What a loader draws comes from generators that differ in the purpose, the epoch and the item. Stream 0 is what a Generator of
+// A loader draws from generators that differ in the purpose, the epoch and the item. Stream 0 is what a Generator of
 // the same seed draws itself.
 enum class Purpose : std::uint64_t { order = 1, item = 2 };
 
@@ -36,7 +36,7 @@ Generator generator_for(Purpose purpose, std::uint64_t seed, int64_t epoch, int6
     return Generator(p.value[0] | std::uint64_t{p.value[1]} << 32);
 }
 
-// Items are made in the same surroundings on every thread: no tape, no autocast, the CPU as default device, no caller.
+// Gives every thread the same surroundings for making items: no tape, no autocast, the CPU as default device, no caller.
 class ItemScope {
  public:
     ItemScope() : before_(tapir::detail::thread) { tapir::detail::thread = {}; }
@@ -48,7 +48,7 @@ class ItemScope {
     tapir::detail::ThreadState before_;
 };
 
-// What profiles, gdb and top call the thread.
+// Names the thread for profiles, gdb and top.
 void name_thread([[maybe_unused]] int worker) noexcept {
 #if defined(__linux__)
     char name[16];
@@ -124,7 +124,7 @@ void LoaderBase::set_state(const LoaderState& state, Loc loc) {
     }
     state_ = state;
     is_under_way_ = false;
-    ++passes_;  // a loop that is running moves the position no more
+    ++passes_;  // a running loop no longer moves the position
 }
 
 NamedTensors LoaderBase::state_dict(Loc loc) const {
@@ -143,15 +143,15 @@ void LoaderBase::load_state_dict(const NamedTensors& state, Loc loc) {
 
 // --- Threads ---------------------------------------------------------------------------------------------------------------
 
-// Batches are taken by the workers in order, and given out in order. `results` is a ring: batch i is in place i % size.
+// Workers take batches in order, and the loop gets them in order. `results` is a ring: batch i is in place i % size.
 struct Pass::Work {
     LoaderBase& loader;
     const MakeBatch make;
     const Loc loc;
-    const LoaderState first;  // of the epoch that this is
+    const LoaderState first;  // of this epoch
     const std::uint64_t number;
     std::vector<std::vector<int64_t>> batches;
-    int64_t next_out = 0;  // the batch that the loop wants next
+    int64_t next_out = 0;  // the batch that the loop needs next
 
     std::mutex mutex;
     std::condition_variable wanted, made;
@@ -199,7 +199,7 @@ struct Pass::Work {
         results.resize(static_cast<std::size_t>(ahead));
         try {
             for (int i = 0; i < workers; ++i) threads.emplace_back([this, i] { work(i); });
-        } catch (const std::system_error&) {  // the system has no more threads: those that there are do, or the loop's own
+        } catch (const std::system_error&) {  // the system has no more threads: use those that exist, or the loop's own
         } catch (...) {
             stop();
             throw;
@@ -239,7 +239,7 @@ Pass::Pass(LoaderBase& loader, MakeBatch make, const Loc& loc) {
     Work& w = *work_;
     Generator random = generator_for(Purpose::order, state.seed, state.epoch, 0);
     {
-        const ItemScope scope;  // a sampler of the user's
+        const ItemScope scope;  // the sampler may be the user's
         w.batches = loader.batches_->batches(random);
     }
     for (const std::vector<int64_t>& batch : w.batches) {

@@ -1,4 +1,4 @@
-// DataLoader: batches of a dataset's items, one epoch a loop.
+// DataLoader: makes batches of a dataset's items; a loop over it is one epoch.
 //
 //     data::DataLoader loader(data::TensorDataset{images, labels}, {.batch_size = 64, .shuffle = true, .num_workers = 2});
 //     for (int epoch = 0; epoch < 10; ++epoch) {
@@ -7,18 +7,18 @@
 //         }
 //     }
 //
-// A dataset made of variables wants braces, DataLoader loader(TensorDataset{x}, {.batch_size = 2}): with round brackets C++ sees the
-// declaration of a function, and says "class template placeholder 'TensorDataset' not permitted in this context". A function of your own makes batches of what does not stack, strings or sentences of different lengths:
+// A dataset made of variables needs braces, DataLoader loader(TensorDataset{x}, {.batch_size = 2}). With round brackets C++ declares a function:
+// "class template placeholder 'TensorDataset' not permitted in this context". Items that do not stack need a function of your own:
 //
 //     data::DataLoader loader(data::VectorDataset{sentences}, {.batch_size = 32},
 //                             [](const std::vector<Tensor>& items) { return nn::pad_sequence(items); });
 //
-// With workers, threads make the batches that come next while the loop's body runs; the batches, their order and what random
-// transforms draw are the same at any number of workers. What is thrown in a worker is thrown in the loop where its batch was due,
-// as the type that it is. Leaving the loop early stops the workers and waits for the items that they are at.
+// With workers, threads make the next batches while the loop's body runs. The batches, their order and the random numbers of
+// transforms are the same for any number of workers. An exception in a worker is thrown in the loop where its batch was due,
+// with its own type. Leaving the loop early stops the workers and waits for the items that they are making.
 //
-// Items are made with the CPU as default device and without a tape, with workers or without. A Profiler shows what the loop waits for
-// ("DataLoader: wait"), and the making of batches with its parts, on the threads that do it.
+// Items are made with the CPU as default device and without a tape, with or without workers. A Profiler shows the time that the loop
+// waits ("DataLoader: wait"), and the making of batches with its parts, on the threads that do it.
 #pragma once
 
 #include <functional>
@@ -40,14 +40,14 @@ namespace tapir::data {
 
 struct LoaderOptions {
     std::int64_t batch_size = 1;
-    bool shuffle = false;                    ///< another order each epoch
-    int num_workers = 0;                     ///< threads; 0: the loop's own
+    bool shuffle = false;                    ///< a new order for each epoch
+    int num_workers = 0;                     ///< threads; 0: the loop's own thread
     bool drop_last = false;                  ///< leave out a last batch that is not full
     int prefetch_factor = 2;                 ///< batches that each worker makes ahead
-    std::optional<std::uint64_t> seed = {};  ///< of all that is drawn; unless given the seed of default_generator() when the loader is made
+    std::optional<std::uint64_t> seed = {};  ///< of all random numbers; without it the seed of default_generator() when the loader is made
 };
 
-/// Where a loader is: what comes next is batch `batch` of epoch `epoch`.
+/// Position of a loader: the next batch is number `batch` of epoch `epoch`.
 struct LoaderState {
     std::uint64_t seed = 0;
     std::int64_t epoch = 0;
@@ -60,7 +60,7 @@ namespace detail {
 class Pass;
 class LoaderBase;
 
-/// For loops over epochs.
+/// Range of epoch numbers, for loops over epochs.
 class Epochs {
  public:
     struct End {
@@ -88,39 +88,39 @@ class Epochs {
     std::int64_t first_, end_;
 };
 
-/// Makes one batch, of these items, in this epoch.
+/// Makes one batch of these items, in this epoch.
 using MakeBatch = std::function<std::shared_ptr<void>(const std::vector<std::int64_t>& indices, const LoaderState& state, const Loc& loc)>;
 
-/// The generator of one item.
+/// Returns the generator for one item.
 Generator item_generator(const LoaderState& state, std::int64_t index) noexcept;
 
-/// What loaders of all types share.
+/// Common base of loaders of all types.
 class LoaderBase {
  public:
     LoaderBase(const LoaderBase&) = delete;
     LoaderBase& operator=(const LoaderBase&) = delete;
 
-    /// How many batches an epoch has.
+    /// Returns how many batches an epoch has.
     std::int64_t size() const;
-    /// The number of the epoch that is running, or comes next.
+    /// Returns the number of the current epoch, or of the next if none is running.
     std::int64_t epoch() const noexcept { return state_.epoch; }
-    /// The numbers of the epochs from the one that the next loop begins, or goes on with after set_state(), to the one before `end`:
+    /// Returns the epoch numbers from the one that the next loop begins, or continues after set_state(), to the one before `end`:
     ///     for (std::int64_t epoch : loader.epochs(10)) {
     ///         for (auto& [x, y] : loader) ...              // once
     Epochs epochs(std::int64_t end) const noexcept { return {state_.epoch + (is_under_way_ ? 1 : 0), end}; }
 
-    /// The position. In the loop's body the batch at hand counts as done.
+    /// Returns the position. In the loop's body the current batch counts as done.
     LoaderState state() const noexcept { return state_; }
-    /// The next loop goes on there: with the rest of that epoch. Throws ValueError for a batch that no epoch has.
+    /// Makes the next loop continue there, with the rest of that epoch. Throws ValueError for a batch that no epoch has.
     void set_state(const LoaderState& state, Loc loc = Loc::current());
-    /// The same as tensors, for files.
+    /// Returns the state as tensors, for files.
     NamedTensors state_dict(Loc loc = Loc::current()) const;
     void load_state_dict(const NamedTensors& state, Loc loc = Loc::current());
 
  protected:
     LoaderBase(std::int64_t items, std::shared_ptr<const BatchSampler> batches, const LoaderOptions& options, const Loc& loc);
     ~LoaderBase();
-    /// Throws ShapeError for items that the default collate function could not put together.
+    /// Throws ShapeError for items that the default collate function could not stack.
     [[noreturn]] void fail_collate(const ShapeError& error, const Loc& loc) const;
     static std::shared_ptr<const BatchSampler> batches_of(std::int64_t items, const LoaderOptions& options, const Loc& loc);
     static std::shared_ptr<const BatchSampler> batches_of(std::shared_ptr<const Sampler> sampler, const LoaderOptions& options, const Loc& loc);
@@ -133,7 +133,7 @@ class LoaderBase {
     LoaderOptions options_;
     LoaderState state_;
     bool is_under_way_ = false;  // a loop has begun at this position, or before it in the epoch, and has not ended
-    std::uint64_t passes_ = 0;   // the last one to begin moves the position
+    std::uint64_t passes_ = 0;   // only the loop that began last moves the position
 };
 
 /// One loop over a loader: its threads, and the batches that they have made.
@@ -145,7 +145,7 @@ class Pass {
     Pass(const Pass&) = delete;
     Pass& operator=(const Pass&) = delete;
 
-    /// The next batch, or null at the end of the epoch. Throws what making it threw.
+    /// Returns the next batch, or null at the end of the epoch. Rethrows what making it threw.
     std::shared_ptr<void> next();
 
  private:
@@ -161,16 +161,16 @@ class DataLoader : public detail::LoaderBase {
     using Item = ItemOf<D>;
     using Batch = std::decay_t<std::invoke_result_t<const Collate&, std::vector<Item>>>;
 
-    /// `collate` makes a batch of a std::vector of items, on several threads at once; unless given: data::collate(). Throws
-    /// ValueError for options that make no sense, and for a null function.
+    /// `collate` makes a batch of a std::vector of items, on several threads at once; the default is data::collate(). Throws
+    /// ValueError for invalid options, and for a null function.
     explicit DataLoader(D dataset, const LoaderOptions& options = {}, Collate collate = {}, Loc loc = Loc::current())
         : DataLoader(dataset, batches_of(dataset.size(), options, loc), options, std::move(collate), loc, Made{}) {}
-    /// In the order of a Sampler.
+    /// Takes items in the order of a Sampler.
     template <class S>
         requires std::is_base_of_v<Sampler, S>
     DataLoader(D dataset, S sampler, const LoaderOptions& options = {}, Collate collate = {}, Loc loc = Loc::current())
         : DataLoader(dataset, batches_of(std::make_shared<const S>(std::move(sampler)), options, loc), options, std::move(collate), loc, Made{}) {}
-    /// In the batches of a BatchSampler; the options' batch_size and drop_last mean nothing then.
+    /// Takes the batches of a BatchSampler; the options' batch_size and drop_last are then ignored.
     template <class S>
         requires std::is_base_of_v<BatchSampler, S>
     DataLoader(D dataset, S batches, const LoaderOptions& options = {}, Collate collate = {}, Loc loc = Loc::current())
@@ -184,7 +184,7 @@ class DataLoader : public detail::LoaderBase {
         Batch& operator*() const { return *batch_; }
         Batch* operator->() const { return batch_.get(); }
         Iterator& operator++() {
-            batch_ = nullptr;  // given up before the next is waited for
+            batch_ = nullptr;  // released before the next is waited for
             batch_ = std::static_pointer_cast<Batch>(pass_->next());
             return *this;
         }
@@ -198,7 +198,7 @@ class DataLoader : public detail::LoaderBase {
         std::shared_ptr<Batch> batch_;
     };
 
-    /// Begins an epoch: the one of set_state() or, if a loop was left early, the one after it. One loop at a time.
+    /// Begins an epoch: the one of set_state() or, if a loop was left early, the one after it. Only one loop may run at a time.
     Iterator begin(Loc loc = Loc::current()) {
         return Iterator(std::make_unique<detail::Pass>(
             *this, [this](const std::vector<std::int64_t>& indices, const LoaderState& state, const Loc& line) { return make(indices, state, line); },

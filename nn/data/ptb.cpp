@@ -1,4 +1,4 @@
-// The parser of bracketed trees.
+// Parses bracketed trees.
 #include "tapir/nn/data/ptb.h"
 
 #include <array>
@@ -25,8 +25,8 @@ std::string unescape(std::string_view word) {
     return out;
 }
 
-// Reads one tree with a stack of its own for the nodes that are open, so that the nesting depth is bounded by memory
-// only.
+// Parses one tree with its own stack for the open nodes, so that memory alone limits the
+// nesting depth.
 class Parser {
  public:
     Parser(const char* op, std::string_view text, const TreeSource& source, int classes, const Loc& loc)

@@ -1,4 +1,4 @@
-// Samplers, and what datasets draw.
+// Samplers, and the random draws of datasets.
 #include "tapir/nn/data/sampler.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 using std::int64_t;
 __extension__ using Wide = unsigned __int128;
 
-// 64-bit numbers of a generator, two of a counter: see Note [The numbers of a draw].
+// 64-bit numbers of a generator, two for each counter: see Note [The numbers of a draw].
 class Numbers {
  public:
     explicit Numbers(Generator& random) : random_(random) {}
@@ -29,9 +29,9 @@ class Numbers {
         }
         return words_[2 - left_--];
     }
-    /// In [0, n).
+    /// Returns an integer in [0, n).
     int64_t below(int64_t n) { return static_cast<int64_t>(static_cast<Wide>(next()) * static_cast<std::uint64_t>(n) >> 64); }
-    /// In [0, 1).
+    /// Returns a number in [0, 1).
     double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
 
  private:
@@ -115,14 +115,14 @@ std::vector<int64_t> WeightedRandomSampler::indices(Generator& random) const {
     if (replacement_) {
         std::vector<double> sums(weights_.size());
         std::partial_sum(weights_.begin(), weights_.end(), sums.begin());
-        // The first whose sum is above the number: never one of weight 0, but for a product that was rounded up to the whole sum.
+        // Takes the first whose sum is above the number, so never one of weight 0. `last` handles a product rounded up to the whole sum.
         const auto last = std::lower_bound(sums.begin(), sums.end(), sums.back());
         for (int64_t& index : result) {
             index = std::min(std::upper_bound(sums.begin(), sums.end(), numbers.uniform() * sums.back()), last) - sums.begin();
         }
         return result;
     }
-    // Efraimidis & Spirakis 2006: the smallest of exponential times with these rates, in order.
+    // Efraimidis & Spirakis 2006: takes the smallest of exponential times with these rates, in order.
     std::vector<std::pair<double, int64_t>> times;
     for (std::size_t i = 0; i < weights_.size(); ++i) {
         const double u = numbers.uniform();

@@ -1,9 +1,9 @@
-// Samplers: in which order, and how often, a DataLoader takes the items of an epoch.
+// Samplers decide in which order, and how often, a DataLoader takes the items of an epoch.
 //
 //     data::DataLoader loader(dataset, data::WeightedRandomSampler(weights, 1000), {.batch_size = 32});
 //
-// A sampler of one's own derives from Sampler and gives the indices of an epoch; one that also decides which items share a batch
-// (sentences of one length, say) derives from BatchSampler. What they draw from `random` is the same in each run and differs from
+// Your own sampler derives from Sampler and returns the indices of an epoch. One that also decides which items share a batch
+// (sentences of one length, say) derives from BatchSampler. The numbers of `random` are the same in each run and differ from
 // epoch to epoch.
 #pragma once
 
@@ -19,13 +19,13 @@ namespace tapir::data {
 class Sampler {
  public:
     virtual ~Sampler() = default;
-    /// How many indices an epoch has.
+    /// Returns how many indices an epoch has.
     virtual std::int64_t size() const = 0;
-    /// Those of one epoch.
+    /// Returns the indices of one epoch.
     virtual std::vector<std::int64_t> indices(Generator& random) const = 0;
 };
 
-/// 0 ... n-1
+/// Takes 0 ... n-1 in order.
 class SequentialSampler : public Sampler {
  public:
     explicit SequentialSampler(std::int64_t n, Loc loc = Loc::current());
@@ -37,10 +37,10 @@ class SequentialSampler : public Sampler {
 };
 
 struct RandomSamplerOptions {
-    bool replacement = false;      ///< each index is drawn anew from all
-    std::int64_t num_samples = 0;  ///< an epoch's; 0: n. More than n without replacement: several shuffles in a row
+    bool replacement = false;      ///< draw each index from all, independently
+    std::int64_t num_samples = 0;  ///< of an epoch; 0: n. More than n without replacement: several shuffles in a row
 };
-/// 0 ... n-1 in random order (Fisher and Yates).
+/// Takes 0 ... n-1 in random order (Fisher and Yates).
 class RandomSampler : public Sampler {
  public:
     explicit RandomSampler(std::int64_t n, const RandomSamplerOptions& options = {}, Loc loc = Loc::current());
@@ -52,7 +52,7 @@ class RandomSampler : public Sampler {
     RandomSamplerOptions options_;
 };
 
-/// Index i with probability proportional to weights[i]. Throws ValueError for weights that are negative, not finite or all 0, and
+/// Draws index i with probability proportional to weights[i]. Throws ValueError for weights that are negative, not finite or all 0, and
 /// for more samples than positive weights when not replacing.
 class WeightedRandomSampler : public Sampler {
  public:
@@ -66,7 +66,7 @@ class WeightedRandomSampler : public Sampler {
     bool replacement_;
 };
 
-/// Which items make each batch: as they come from a sampler, `batch_size` at a time. The last batch may be smaller, or is left out.
+/// Forms the batches: takes items from a sampler, `batch_size` at a time. The last batch may be smaller, or is left out.
 class BatchSampler {
  public:
     /// Throws ValueError for a null sampler or a batch size below 1.
@@ -77,7 +77,7 @@ class BatchSampler {
         : BatchSampler(std::make_shared<const S>(std::move(sampler)), batch_size, drop_last, loc) {}
     virtual ~BatchSampler() = default;
 
-    /// How many batches an epoch has.
+    /// Returns how many batches an epoch has.
     virtual std::int64_t size() const;
     virtual std::vector<std::vector<std::int64_t>> batches(Generator& random) const;
 

@@ -1,4 +1,4 @@
-// Reading lines.
+// Reads lines.
 #include "tapir/nn/data/text.h"
 
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-// Trees and their making.
+// Makes and destroys trees.
 #include "tapir/nn/data/tree.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// A labelled binary tree over the words of a sentence. A model reads it as one would write it down:
+// A labelled binary tree over the words of a sentence. A model walks it recursively:
 //
 //     State f(const data::TreeNode& n) {
 //         if (n.is_leaf()) return leaf_cell(embedding(n.token));
@@ -21,7 +21,7 @@
 
 namespace tapir::data {
 
-/// The label of a node that has none.
+/// The label of a node without one.
 inline constexpr int kNoLabel = -1;
 
 struct TreeNode {
@@ -36,7 +36,7 @@ struct TreeNode {
     bool has_label() const { return label != kNoLabel; }
 };
 
-/// Where a tree was read from, for messages. The path is shared by all trees of a file.
+/// Source of a tree, for messages. All trees of a file share the path.
 struct TreeSource {
     std::shared_ptr<const std::string> path;
     std::int64_t line = 0;
@@ -57,14 +57,14 @@ class Tree {
     int size() const { return static_cast<int>(nodes_.size()); }
     int leaf_count() const { return (size() + 1) / 2; }
 
-    /// Nodes on the longest way from the root to a leaf; 1 for a single leaf. A recursive model needs this many calls
+    /// Returns the number of nodes on the longest path from the root to a leaf; 1 for a single leaf. A recursive model needs this many calls
     /// on the stack at once.
     int depth() const { return depth_; }
 
-    /// The words from left to right, with a space between two.
+    /// Returns the words from left to right, separated by spaces.
     std::string sentence() const;
 
-    /// The file (or the generator) and the line the tree came from; "" and 0 when not given.
+    /// Return the file (or the generator) and the line that the tree came from; "" and 0 if not given.
     std::string_view path() const { return source_.path ? std::string_view(*source_.path) : std::string_view(); }
     std::int64_t line() const { return source_.line; }
 
@@ -84,14 +84,14 @@ class Tree::Builder {
  public:
     int leaf(int label, std::string word, int token = 0);
 
-    /// left and right are two different nodes that have no parent yet, in the order of their words. Throws ValueError otherwise.
+    /// left and right must be two different nodes without parent, in the order of their words. Throws ValueError otherwise.
     int inner(int label, int left, int right, Loc loc = Loc::current());
 
-    /// Throws ValueError where there is no such node.
+    /// Throws ValueError if there is no such node.
     void set_label(int index, int label, Loc loc = Loc::current());
     int size() const { return static_cast<int>(nodes_.size()); }
 
-    /// The tree whose root is the node made last; the builder is empty afterwards. Throws ValueError when there is no node, or when
+    /// Returns the tree whose root is the node made last; the builder is empty afterwards. Throws ValueError if there is no node, or if
     /// a node other than the last has no parent.
     Tree build(TreeSource source = {}, Loc loc = Loc::current());
 

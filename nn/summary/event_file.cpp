@@ -19,14 +19,14 @@ namespace {
 
 std::uint32_t crc32c(const std::string& bytes) { return io::crc32c(0, bytes.data(), bytes.size()); }
 
-// TFRecord's masking, so that the checksum of bytes that hold checksums is still a good one.
+// TFRecord's masking, so that a checksum of bytes that contain checksums still detects errors.
 std::uint32_t masked(std::uint32_t crc) { return (crc >> 15 | crc << 17) + 0xA282EAD8U; }
 
 void put(std::string& to, std::uint64_t value, std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) to += static_cast<char>(value >> 8 * i);
 }
 
-// Length, its checksum, the bytes, their checksum.
+// Frames an event: length, its checksum, the bytes, their checksum.
 std::string framed(const std::string& bytes) {
     std::string record;
     record.reserve(bytes.size() + 16);
@@ -81,7 +81,7 @@ void EventFile::add(const char* op, const Message& event, const Loc& loc) {
         if (put < 0 && errno == EINTR) continue;
         if (put < 0) {
             const int reason = errno;
-            if (done > 0 && ::ftruncate(descriptor_, size_) != 0) errno = 0;  // then the next event overwrites the part
+            if (done > 0 && ::ftruncate(descriptor_, size_) != 0) errno = 0;  // if this fails, the next event overwrites the part
             fail<FileError>(loc, "{}: {}: {}", op, path_, std::strerror(reason));
         }
         done += static_cast<std::size_t>(put);

@@ -1,12 +1,12 @@
 // Note [Names in the graph]
-// TensorBoard makes boxes, which open, of what stands before the slashes of nodes' names. The boxes are the modules: "encoder.cell" is
+// TensorBoard makes boxes, which can be opened, of the parts before the slashes in nodes' names. The boxes are the modules: "encoder.cell" is
 // the box encoder/cell. A module that ran several times and has parameters is one box all the same, as the program has one, and each of
 // its runs is a box inside: cell/call_1, cell/call_2, with the parameters cell/weight beside them. So a recursive model is drawn as
-// its source has it, and the tree is seen where "cell" is opened. A module without parameters (a dropout) is nothing
-// that its runs share: they are the boxes dropout, dropout_1, ..., each in its own place.
+// its source has it, and opening "cell" shows the tree. Runs of a module without parameters (a dropout) share nothing:
+// they are the boxes dropout, dropout_1, ..., each in its own place.
 //
-// A record, and a node of a traced graph, knows the innermost module only, and the number of that module's run. Numbers grow with each run's begin, so that
-// the run of an enclosing module is its last one that began before.
+// A record, and a node of a traced graph, knows only the innermost module and the number of that module's run. Numbers grow in the order in
+// which runs begin, so the run of an enclosing module is its last one that began before.
 #include "tapir/nn/summary/graph_impl.h"
 
 #include <algorithm>
@@ -35,18 +35,18 @@ struct Scope;
 
 // A module within a run of the one around it.
 struct Box {
-    std::string label;  // of an element of a list with its type: "0_Conv2d"
+    std::string label;  // includes the type for an element of a list: "0_Conv2d"
     bool has_parameters = false;
     std::map<std::uint32_t, std::unique_ptr<Scope>> runs;  // by their numbers; 0: of a module that has no ops of its own
 };
 
 // A run of a module, or the whole graph.
 struct Scope {
-    std::string name;  // with a slash at its end, or ""; set when all scopes are there
+    std::string name;  // with a slash at its end, or ""; set when all scopes exist
     std::map<std::string, Box, std::less<>> boxes;
 };
 
-// What a name of a node may be made of.
+// Replaces characters that a node's name may not have.
 std::string node_name(std::string_view text) {
     std::string result;
     for (const char c : text) result += std::isalnum(static_cast<unsigned char>(c)) || std::strchr("_.-", c) ? c : '_';
@@ -63,7 +63,7 @@ std::vector<std::string_view> parts_of(std::string_view path) {
     return parts;
 }
 
-int data_type(DType dtype) {  // as types.proto numbers them
+int data_type(DType dtype) {  // numbers of types.proto
     switch (dtype) {
         case float32: return 1;
         case float64: return 2;
@@ -77,14 +77,14 @@ int data_type(DType dtype) {  // as types.proto numbers them
     return 0;
 }
 
-// A node, wherever it comes from.
+// A node from any source.
 struct Entry {
-    std::string op;    // "Parameter", "Input", or what an op is called
-    std::string leaf;  // of what no op made: its name; "" for others
+    std::string op;    // "Parameter", "Input", or an op's name
+    std::string leaf;  // the name, if no op made it; "" for others
     bool is_leaf = false;
     const ModuleName* module = nullptr;
     std::uint32_t module_call = 0;
-    std::vector<std::pair<std::size_t, int>> inputs = {};                   // entries, and which of their outputs
+    std::vector<std::pair<std::size_t, int>> inputs = {};                   // entries, and the number of their output
     std::vector<std::pair<std::vector<std::int64_t>, DType>> outputs = {};  // shapes, -1 for sizes that differ from run to run
     Device device = {};
     std::vector<std::pair<const char*, std::string>> texts = {};
@@ -112,7 +112,7 @@ class Drawn {
         Message graph;
         for (std::size_t i = 0; i < entries_.size(); ++i) graph.message(1, node(i));
         Message versions;
-        versions.number(1, 22);  // of TensorFlow, which made graphs so
+        versions.number(1, 22);  // the version of TensorFlow that made graphs of this form
         return graph.message(4, versions);
     }
 
@@ -136,7 +136,7 @@ class Drawn {
 
     Scope* scope_of(const ModuleName& module, std::uint32_t run) {
         const std::string_view path = module.path;
-        if (path.empty()) {  // the model itself; or nobody has asked the model where its modules are
+        if (path.empty()) {  // the model itself; or the model was never asked for its modules' paths
             return knows_places_ ? &root_ : enter(root_, module.type, {}, run)->runs[run].get();
         }
         Scope* scope = &root_;
@@ -182,7 +182,7 @@ class Drawn {
         }
     }
 
-    // A parameter's box is its module's; below one with several runs it stands beside them.
+    // A parameter's box is its module's; if the module has several runs, the parameter stands beside them.
     std::string leaf_name(const Entry& entry) {
         const std::string_view path = entry.leaf;
         if (entry.op != "Parameter") return unique(path.empty() ? "input" : node_name(path));
@@ -266,7 +266,7 @@ std::vector<Entry> entries_of(const Tape& tape) {
     const Log& log = tape.log();
     const std::size_t begin = log.records.size() - tape.size();
     std::vector<Entry> entries;
-    std::vector<std::pair<std::size_t, int>> place(log.records.size());  // its entry, and which of the outputs
+    std::vector<std::pair<std::size_t, int>> place(log.records.size());  // the entry, and which of its outputs
     for (std::size_t i = begin; i < log.records.size(); ++i) {
         const Record& record = *log.records[i];
         const Shape shape = record.shape();
@@ -298,7 +298,7 @@ class EntriesOfGraph {
         for (const Graph::Value* value : graph.inputs()) add_leaf("Input", *value);
         for (const Graph::Value* value : graph.parameters()) add_leaf("Parameter", *value);
         for (const Graph::Value* value : graph.constants()) {
-            if (!value->shape.empty()) add_leaf("Constant", *value);  // numbers are in what calls them
+            if (!value->shape.empty()) add_leaf("Constant", *value);  // numbers are in the nodes that use them
         }
         for (const auto& node : graph.nodes()) add_node(*node);
         for (const Graph::Update& update : graph.updates()) add_end("Update", "update_" + update.target->name, *update.value);

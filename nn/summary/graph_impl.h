@@ -1,4 +1,4 @@
-// A tape, and a traced graph, as TensorFlow's GraphDef, which TensorBoard draws.
+// Converts a tape, and a traced graph, to TensorFlow's GraphDef, which TensorBoard draws.
 #pragma once
 
 #include "tapir/autograd/tape.h"

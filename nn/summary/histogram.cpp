@@ -19,8 +19,8 @@ const std::vector<double>& powers() {
     return edges;
 }
 
-// Which edges a number lies between is nearly known from its highest bits: exponent and five bits of the mantissa make cells that are
-// at most 3.2% wide, so that one edge at most lies within a cell, and one comparison settles it.
+// The highest bits of a number nearly tell between which edges it lies: exponent and five bits of the mantissa make cells that are
+// at most 3.2% wide, so that a cell contains at most one edge, and one comparison settles it.
 class Buckets {
  public:
     Buckets() : edges_(powers()) {
@@ -30,16 +30,16 @@ class Buckets {
             below_[cell] = static_cast<std::uint16_t>(std::upper_bound(edges_.begin(), edges_.end(), least) - edges_.begin());
         }
     }
-    // How many of powers() are <= x, for x >= 0; or how many are < x, for x > 0. Without branches: signs are hard to predict.
+    // Returns how many of powers() are <= x, for x >= 0; or how many are < x, for x > 0. No branches, because signs are hard to predict.
     std::size_t count(double x, bool strictly) const noexcept {
-        const std::uint64_t bits = std::bit_cast<std::uint64_t>(x) - strictly;  // the number before x is below the same ones
+        const std::uint64_t bits = std::bit_cast<std::uint64_t>(x) - strictly;  // the number before x has the same ones below
         const std::uint64_t cell = std::min<std::uint64_t>(std::max(bits >> kShift, kFirst) - kFirst, kCells - 1);
         const std::size_t below = below_[cell];
         return below + (std::bit_cast<double>(bits) >= edges_[below]);
     }
 
  private:
-    static constexpr int kShift = 47;                                       // leaves the exponent and 5 bits
+    static constexpr int kShift = 47;                                       // keeps the exponent and 5 bits
     static constexpr std::uint64_t kFirst = std::uint64_t{1023 - 40} << 5;  // 2^-40, below 1e-12
     static constexpr std::size_t kCells = (40 + 67) << 5;                   // up to 2^67, above 1e20
     std::vector<double> edges_;                                             // and infinity
@@ -59,7 +59,7 @@ struct Sums {
     }
 };
 
-// Counts by default_edges(): places 0 to n are of the negative numbers, from the largest magnitude to the smallest, n + 1 to 2n + 1 of
+// Counts by default_edges(): places 0 to n are for negative numbers, from the largest magnitude to the smallest, n + 1 to 2n + 1 for
 // the others.
 template <class T>
 Sums count_default(const T* x, std::int64_t n, std::vector<std::int64_t>& counts) {
@@ -114,7 +114,7 @@ const std::vector<double>& default_edges() {
 
 Histogram histogram_of(const Tensor& x, const std::vector<double>& edges, const Loc& loc) {
     std::vector<std::int64_t> counts;
-    const bool is_wide = x.dtype() == float64 || x.dtype() == int32 || x.dtype() == int64;  // float32 has the values of all others
+    const bool is_wide = x.dtype() == float64 || x.dtype() == int32 || x.dtype() == int64;  // float32 holds the values of all others
     const Sums sums =
         is_wide ? count<double>(x.to(float64, loc).contiguous(loc), edges, counts) : count<float>(x.to(float32, loc).contiguous(loc), edges, counts);
     Histogram result;
@@ -126,7 +126,7 @@ Histogram histogram_of(const Tensor& x, const std::vector<double>& edges, const 
     result.sum_squares = sums.sum_squares;
     // limits[i] is the right edge of counts[i], limits[-1] the left one of the first.
     std::vector<double> limits;
-    if (edges.empty()) {  // two buckets more than default_edges() have, for what is beyond
+    if (edges.empty()) {  // two more buckets than default_edges() have, for values beyond them
         limits = {std::min(sums.min, default_edges().front())};
         limits.insert(limits.end(), default_edges().begin(), default_edges().end());
         limits.push_back(std::max(sums.max, default_edges().back()));
@@ -137,7 +137,7 @@ Histogram histogram_of(const Tensor& x, const std::vector<double>& edges, const 
     while (first < last && counts[first] == 0) ++first;
     while (last > first && counts[last - 1] == 0) --last;
     if (first == last) return result;  // all are beyond the edges
-    // Only right edges are stored: an empty bucket in front has the left one.
+    // The format stores only right edges: an empty bucket in front holds the left one.
     result.limits.assign(limits.begin() + static_cast<std::ptrdiff_t>(first), limits.begin() + static_cast<std::ptrdiff_t>(last) + 1);
     result.counts.push_back(0);
     for (std::size_t i = first; i < last; ++i) result.counts.push_back(static_cast<double>(counts[i]));

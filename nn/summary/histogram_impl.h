@@ -1,4 +1,4 @@
-// Histograms as TensorBoard stores them.
+// Histograms in TensorBoard's form.
 #pragma once
 
 #include <vector>
@@ -7,17 +7,17 @@
 
 namespace tapir::summary {
 
-/// bucket_counts[i] values are above bucket_limits[i - 1] and up to bucket_limits[i]; at the edges as numpy.histogram() has it.
+/// bucket_counts[i] values are above bucket_limits[i - 1] and at most bucket_limits[i]; values on edges count as in numpy.histogram().
 struct Histogram {
     double min = 0, max = 0, num = 0, sum = 0, sum_squares = 0;
     std::vector<double> limits, counts;
 };
 
-/// The edges of PyTorch's bins="tensorflow": 0, and ±1e-12 * 1.1^k up to 1e20.
+/// Returns the edges of PyTorch's bins="tensorflow": 0, and ±1e-12 * 1.1^k up to 1e20.
 const std::vector<double>& default_edges();
 
-/// Of all finite elements. Without edges the default ones; values beyond them are counted in the outermost buckets, and with edges of
-/// one's own nowhere. x is of the CPU; the edges ascend.
+/// Counts all finite elements. Without edges it uses the default ones and counts values beyond them in the outermost buckets. With given
+/// edges it ignores values beyond them. x must be on the CPU; the edges must ascend.
 Histogram histogram_of(const Tensor& x, const std::vector<double>& edges, const Loc& loc);
 
 }  // namespace tapir::summary

@@ -31,7 +31,7 @@ std::uint64_t adler32(std::string_view bytes) {
     return b << 16 | a;
 }
 
-// One byte a value, in row-major order.
+// Returns one byte for each value, in row-major order.
 std::string bytes_of(const char* op, const Tensor& x, const Loc& loc) {
     const DType dtype = x.dtype();
     if (dtype != uint8 && dtype != bool_ && !is_floating(dtype)) {
@@ -46,7 +46,7 @@ std::string bytes_of(const char* op, const Tensor& x, const Loc& loc) {
     const Tensor values = x.to(float32, loc).contiguous(loc);
     const float* from = values.data<float>();
     for (std::size_t i = 0; i < bytes.size(); ++i) {
-        // nan is black. Fractions are cut off, as PyTorch does.
+        // nan becomes black. Fractions are cut off, as PyTorch does.
         bytes[i] = from[i] > 0 ? static_cast<char>(static_cast<std::uint8_t>(std::min(from[i], 1.0f) * 255)) : '\0';
     }
     return bytes;

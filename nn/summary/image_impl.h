@@ -1,4 +1,4 @@
-// Tensors as pictures.
+// Converts tensors to pictures.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ struct Pixels {
     std::string bytes;  // rows from the top, pixels from the left, channels
 };
 
-/// x is uint8 as it is, bool, or floating, 0 to 1. `dataformats` names its dimensions: "CHW", "HWC", "HW"; with N, several images
+/// x is uint8 (used unchanged), bool, or floating from 0 to 1. `dataformats` names its dimensions: "CHW", "HWC", "HW"; with N, several images
 /// side by side, `columns` in a row. Throws ValueError, ShapeError, DTypeError.
 Pixels pixels_of(const char* op, const Tensor& x, std::string_view dataformats, std::int64_t columns, const Loc& loc);
 
-/// A PNG file. Throws FileError in a build without zlib.
+/// Returns a PNG file. Throws FileError in a build without zlib.
 std::string png(const char* op, const Pixels& pixels, const Loc& loc);
 
 }  // namespace tapir::summary

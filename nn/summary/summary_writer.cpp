@@ -1,4 +1,4 @@
-// The messages are TensorBoard's event.proto, summary.proto and tensor.proto; those of its plugins stand where they are made.
+// The messages are TensorBoard's event.proto, summary.proto and tensor.proto; those of its plugins are described where they are made.
 #include "tapir/nn/summary/summary_writer.h"
 
 #include <fcntl.h>
@@ -72,14 +72,14 @@ Message plugin(std::string_view name, const Message& content) {
     return metadata.message(1, data);
 }
 
-// The Impl of a writer, of one that was not moved from.
+// Returns the Impl of a writer that was not moved from.
 template <class Impl>
 Impl& of_writer(const std::unique_ptr<Impl>& impl, const char* op, const Loc& loc) {
     if (!impl) fail<ValueError>(loc, "{}: the writer was moved from", op);
     return *impl;
 }
 
-// add_scalars: one writer for each of these.
+// add_scalars uses one writer for each of these folders.
 std::string scalars_folder(std::string_view main_tag, std::string_view tag) {
     std::string name(main_tag);
     for (char& c : name) c = c == '/' ? '_' : c;
@@ -93,9 +93,9 @@ struct SummaryWriter::Impl {
     SummaryWriterOptions options;
     std::mutex mutex;
     std::map<std::string, std::unique_ptr<summary::EventFile>> files;  // by folder below the writer's; "": its own
-    pid_t process = ::getpid();                                        // whose files these are
+    pid_t process = ::getpid();                                        // the process that these files belong to
 
-    // With the mutex held.
+    // Must be called with the mutex held.
     summary::EventFile& file(const char* op, const std::string& below, const Loc& loc) {
         if (const pid_t now = ::getpid(); now != process) {  // after a fork(): two processes that write to one file would spoil it
             files.clear();
@@ -103,7 +103,7 @@ struct SummaryWriter::Impl {
         }
         if (const auto found = files.find(below); found != files.end()) return *found->second;
         const std::string where = below.empty() ? folder : folder + '/' + below;
-        auto made = std::make_unique<summary::EventFile>(op, where, options.filename_suffix, loc);  // which may throw
+        auto made = std::make_unique<summary::EventFile>(op, where, options.filename_suffix, loc);  // may throw
         return *files.emplace(below, std::move(made)).first->second;
     }
     void add(const char* op, const Message& event, const Loc& loc) {
@@ -122,7 +122,7 @@ SummaryWriter::SummaryWriter(const TextArg& log_dir, SummaryWriterOptions option
         Message start, event;
         start.number(1, 1);  // SessionLog.START
         event.real(1, summary::now()).number(2, *impl_->options.purge_step).message(7, start);
-        for (int i = 0; i < 2; ++i) file.add(op, event, loc);  // TensorBoard takes a folder's first one for the begin of all
+        for (int i = 0; i < 2; ++i) file.add(op, event, loc);  // TensorBoard takes the first in a folder for the begin of all
     }
 }
 
@@ -244,17 +244,17 @@ void SummaryWriter::add_graph_of(Module& model, In x, void (*run)(Module& model,
             for (Module* module : model.modules()) was_training.emplace_back(module, module->is_training());
             model.eval();
         }
-        ~Eval() {  // parents come first, and their modules may differ
+        ~Eval() {  // parents come first, and their modules may have another mode
             for (const auto& [module, on] : was_training) module->train(on);
         }
         std::vector<std::pair<Module*, bool>> was_training;
     };
-    const Eval eval(model);  // which also tells modules their places
+    const Eval eval(model);  // also sets the modules' paths
     Tensor leaf = x.tensor.detach();
     if (is_floating(leaf.dtype())) leaf.requires_grad_();
     const ApartScope apart;  // the caller's tapes stay as they are
     const Tape tape({}, x.loc);
-    // run() is in the header: a call that takes its own line, and is not given x.loc, takes that of the header.
+    // run() is in the header. A call that takes its own line, and is not given x.loc, would name the header's line.
     const tapir::detail::StandInLine line("/nn/summary/summary_writer.h", x.loc);
     run(model, In(leaf, x.loc));
     add_graph(tape, x.loc);
@@ -292,7 +292,7 @@ Message value_of(const HParam& p) {
 
 int type_of(const HParam& p) { return p.kind == HParam::Kind::text ? 1 : p.kind == HParam::Kind::boolean ? 2 : 3; }
 
-// HParamsPluginData with one of its fields, as a summary.
+// Puts HParamsPluginData, with one of its fields, in a summary.
 Message hparams_event(std::string_view tag, int field, const Message& content) {
     Message data, value;
     data.number(1, 0).message(field, content);
@@ -355,7 +355,7 @@ void SummaryWriter::add_hparams(const std::vector<std::pair<std::string, HParam>
 
 namespace {
 
-// While it lives no other FolderLock of this folder does, in any process. Where the file system has no locks it does nothing.
+// While it lives no other FolderLock of this folder does, in any process. Does nothing if the file system has no locks.
 class FolderLock {
  public:
     explicit FolderLock(const std::string& folder) : descriptor_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
@@ -363,7 +363,7 @@ class FolderLock {
     }
     ~FolderLock() {
         if (descriptor_ < 0) return;
-        ::flock(descriptor_, LOCK_UN);  // a child that was forked meanwhile has the open file too, and would keep its lock
+        ::flock(descriptor_, LOCK_UN);  // a child that was forked meanwhile has the open file too, and would keep the lock
         ::close(descriptor_);
     }
     FolderLock(const FolderLock&) = delete;
@@ -373,7 +373,7 @@ class FolderLock {
     int descriptor_;
 };
 
-// Empty where there is no such file.
+// Returns "" if there is no such file.
 std::string contents_of(const std::string& path) {
     std::error_code error;
     if (!std::filesystem::is_regular_file(path, error)) return {};
@@ -381,7 +381,7 @@ std::string contents_of(const std::string& path) {
     return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// What cannot stand in a cell of a table is written as an escape.
+// Escapes characters that a table cell cannot hold.
 std::string cell(std::string_view text, bool tabs_are_columns) {
     std::string result;
     for (const char c : tapir::detail::utf8_text(text)) {
@@ -414,7 +414,7 @@ std::string tsv(const Tensor& mat, const Loc& loc) {
     return fmt::to_string(text);
 }
 
-// As torch.utils.tensorboard names the folder of a tag.
+// Names the folder of a tag as torch.utils.tensorboard does.
 std::string folder_name(std::string_view tag) {
     std::string name;
     for (const char c : tag) {
@@ -423,7 +423,7 @@ std::string folder_name(std::string_view tag) {
     return name;
 }
 
-// A square of images: (N, C, H, W).
+// Arranges images in a square: (N, C, H, W).
 std::string sprite(const char* op, const Tensor& images, const Loc& loc) {
     const auto side = static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(images.size(0, loc)))));
     summary::Pixels pixels = summary::pixels_of(op, images, "NCHW", side, loc);
@@ -484,7 +484,7 @@ void SummaryWriter::add_embedding(const Tensor& mat, const std::vector<std::stri
     io::write_file(op, folder + "/tensors.tsv", tsv(mat, loc), loc);
     if (!labels.empty()) io::write_file(op, folder + "/metadata.tsv", labels, loc);
     if (!pictures.empty()) io::write_file(op, folder + "/sprite.png", pictures, loc);
-    // Last, so that what it lists is there. Others may add to it: a process that was forked, a writer of the same folder.
+    // Written last, so that the files it lists exist. Others may add to it: a forked process, a writer of the same folder.
     const std::string path = impl.folder + "/projector_config.pbtxt";
     const FolderLock alone(impl.folder);
     std::string config = contents_of(path);

@@ -1,5 +1,5 @@
-// Messages as Protocol Buffers encode them (protobuf.dev/programming-guides/encoding): fields, each with its number. TensorBoard's
-// messages are few and only written, so that this takes the place of the protobuf package: 15,000 generated lines and a library
+// Encodes messages as Protocol Buffers (protobuf.dev/programming-guides/encoding): fields, each with its number. TensorBoard's
+// messages are few and only written, so this replaces the protobuf package: 15,000 generated lines and a library
 // of 0.8 MB, which a build might lack.
 #pragma once
 
@@ -11,12 +11,12 @@
 
 namespace tapir::summary {
 
-/// A message that grows field by field. Fields appear in the order of the calls; a repeated field is given again and again.
+/// A message that grows field by field. Fields appear in the order of the calls; a repeated field is added once for each value.
 ///     Message event;
 ///     event.real(1, walltime).number(2, step).message(5, summary);
 class Message {
  public:
-    /// int32, int64, bool or an enum.
+    /// Adds an int32, int64, bool or enum.
     Message& number(int field, std::int64_t value) {
         key(field, kVarint);
         varint(static_cast<std::uint64_t>(value));
@@ -27,20 +27,20 @@ class Message {
         fixed(std::bit_cast<std::uint64_t>(value), sizeof value);
         return *this;
     }
-    /// A float.
+    /// Adds a float.
     Message& real32(int field, float value) {
         key(field, kFixed32);
         fixed(std::bit_cast<std::uint32_t>(value), sizeof value);
         return *this;
     }
-    /// Repeated doubles, packed.
+    /// Adds repeated doubles, packed.
     Message& reals(int field, const std::vector<double>& values) {
         key(field, kBytes);
         varint(values.size() * sizeof(double));
         for (const double value : values) fixed(std::bit_cast<std::uint64_t>(value), sizeof value);
         return *this;
     }
-    /// A string or bytes.
+    /// Adds a string or bytes.
     Message& text(int field, std::string_view value) {
         key(field, kBytes);
         varint(value.size());
