@@ -39,7 +39,7 @@ function(fails FILE error)  # fails(FILE ERROR): running it says so
 endfunction()
 fails(mlp.expected "program.cpp:[0-9]+: load_graph: mlp.expected: holds tensors, but no graph")
 fails(training.graph "program.cpp:[0-9]+: load_graph: training.graph: .*there is no op [a-z_]+ in Tapir::runtime, which has no gradients")
-fails(missized.graph "program.cpp:[0-9]+: load_graph: missized.graph: .*line 2: exp gives \\(3, 3\\), not \\(3, 4\\)")
+fails(missized.graph "model.cpp:7: graph: exp gives %1 of shape \\(3, 3\\), the graph says \\(3, 4\\)")
 fails(lying.graph "model.cpp:7: graph: matmul gives %1 of shape \\(3, 3\\), the graph says \\(3, 4\\)")
 # It brings nothing along but the system's libraries.
 find_program(READELF readelf)

@@ -7,6 +7,7 @@
 #include "tapir/autograd/trace/data_sizes_impl.h"
 #include "tapir/autograd/trace/run/fused_impl.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/io/shown_impl.h"
 #include "tapir/ops/forms_impl.h"
 
 namespace tapir::detail {
@@ -28,18 +29,18 @@ bool fits(const Sizes& shape, const Tensor& y, int from = 0) {
 
 #ifdef TAPIR_RUNTIME
 // The runtime has no rules. Other errors are found when the graph is run.
-std::string what_rules_say(const Graph::Node&) { return {}; }
+std::string what_rules_say(const Graph::Node&, const Loc&) { return {}; }
 #else
-std::string what_rules_say(const Graph::Node& node) {
+std::string what_rules_say(const Graph::Node& node, const Loc& loc) {
     std::vector<ValueType> operands;
     for (const Graph::Value* input : node.inputs) operands.push_back({input->dtype, input->device, input->shape});
     ResultTypes given;
     try {
-        given = result_types(node.attributes(), operands, Loc{});
+        given = result_types(node.attributes(), operands, loc);
     } catch (const OutOfMemory&) {
         throw;
     } catch (const Error& error) {
-        return error.what();
+        return io::text_of(error);
     }
     if (given.empty()) return {};
     if (given.size() < node.results.size()) return fmt::format("{} gives {} results, not {}", node.op(), given.size(), node.results.size());
@@ -55,13 +56,13 @@ std::string what_rules_say(const Graph::Node& node) {
 
 }  // namespace
 
-std::string what_is_wrong_with(const Graph::Node& node) {
+std::string what_is_wrong_with_call(const Graph::Node& node) {
     const auto [least, most, _] = node.form().operands;
     if (std::ssize(node.inputs) < least) return fmt::format("{} has {} operands, and needs {}", node.op(), node.inputs.size(), least);
     if (most >= 0 && std::ssize(node.inputs) > most) {
         return fmt::format("{} has {} operands, and takes {}", node.op(), node.inputs.size(), most);
     }
-    if (node.inputs.empty() || node.results.empty()) return what_rules_say(node);
+    if (node.inputs.empty() || node.results.empty()) return {};
     for (const auto& [name, value] : node.attributes().all()) {
         if (name != "dims") continue;
         for (const SymInt& dim : std::get<Sizes>(value)) {
@@ -77,7 +78,12 @@ std::string what_is_wrong_with(const Graph::Node& node) {
     if (least == 2 && (node.is(copy_form) || node.is(fill_form)) && std::ssize(node.inputs[1]->shape) > rank) {
         return fmt::format("{} puts {} dimensions into {}", node.op(), node.inputs[1]->shape.size(), rank);
     }
-    return what_rules_say(node);
+    return {};
+}
+
+std::string what_is_wrong_with(const Graph::Node& node, const Loc& loc) {
+    std::string wrong = what_is_wrong_with_call(node);
+    return wrong.empty() ? what_rules_say(node, loc) : wrong;
 }
 
 void check_result(const Graph::Node& node, std::size_t k, const Tensor& y, const Tensor* const* operands, const Loc& loc) {

@@ -162,6 +162,14 @@ Graph Graph::extract(const std::vector<Value*>& from, const std::vector<Value*>&
 }
 
 void Graph::check(Loc loc) const {
+    check_links(loc);
+    for (const auto& node : nodes_) {
+        const std::string wrong = detail::what_is_wrong_with(*node, loc);
+        if (!wrong.empty()) fail<ValueError>(loc, "Graph::check: {}", wrong);
+    }
+}
+
+void Graph::check_links(Loc loc) const {
     std::unordered_set<const Value*> made;
     std::set<int> numbers;
     std::size_t uses = 0, recorded = 0;
@@ -190,8 +198,6 @@ void Graph::check(Loc loc) const {
             ++uses;
         }
         for (const Value* result : node->results) begin(result, node.get());
-        const std::string wrong = detail::what_is_wrong_with(*node);
-        if (!wrong.empty()) fail<ValueError>(loc, "Graph::check: {}", wrong);
     }
     if (uses != recorded) fail<ValueError>(loc, "Graph::check: {} uses are noted, there are {}", recorded, uses);
     if (made.size() != values_.size()) fail<ValueError>(loc, "Graph::check: {} values are held, {} are there", values_.size(), made.size());

@@ -241,6 +241,8 @@ class Graph {
     int sweep(const std::vector<const Value*>& kept);
     /// Throws ValueError, with the reason, if the graph is inconsistent: for tests of passes.
     void check(Loc loc = Loc::current()) const;
+    /// Checks its links alone: order, makers and uses. The shapes that texts state may contradict each other where names hid it.
+    void check_links(Loc loc = Loc::current()) const;
 
  private:
     Value* add_value(Kind kind, std::string name, DType dtype, Device device, std::vector<SymInt> shape);

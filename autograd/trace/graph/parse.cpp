@@ -301,7 +301,7 @@ class detail::GraphReader {
             if (!numbered_.count(value.get())) value->number = next++;
         }
         graph_.next_ = next;
-        if (options_.checks) graph_.check(loc_);
+        if (options_.checks != ReadOptions::Checks::none) graph_.check_links(loc_);
         return std::move(graph_);
     }
 
@@ -464,7 +464,9 @@ class detail::GraphReader {
             if (!module.empty()) node->module = module_name(module, "");
         }
         for (const auto& [name, type] : results) define(name, graph_.add_result(node, type.dtype, type.device, type.shape), line);
-        const std::string wrong = options_.checks ? what_is_wrong_with(*node) : std::string();
+        const std::string wrong = options_.checks == ReadOptions::Checks::rules ? what_is_wrong_with(*node, loc_)
+            : options_.checks == ReadOptions::Checks::calls                     ? what_is_wrong_with_call(*node)
+                                                                                : std::string();
         if (!wrong.empty()) line.refuse(wrong);
     }
 

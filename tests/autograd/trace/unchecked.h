@@ -6,6 +6,8 @@
 
 namespace tapir::test {
 
-inline Graph unchecked(const std::string& text) { return detail::read_graph(text, {}, {.makes_zeros = true, .checks = false}, Loc::current()); }
+inline Graph unchecked(const std::string& text) {
+    return detail::read_graph(text, {}, {.makes_zeros = true, .checks = detail::ReadOptions::Checks::none}, Loc::current());
+}
 
 }  // namespace tapir::test
