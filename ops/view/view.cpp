@@ -657,8 +657,8 @@ Tensor place_again(const Tensor& x, const PlaceCall& call) {
 
 TAPIR_VIEW_FORM(reshape, 1, Shape, reshaped(t[0], t.sizes("shape")), reshape(x[0], a), f("shape", a));
 TAPIR_VIEW_FORM(expand, 1, Shape, expanded(t[0], t.sizes("shape")), expand(x[0], a), f("shape", a));
-TAPIR_VIEW_FORM(transpose, 1, Shape, swapped(t[0], a.raw(0), a.raw(1)), transpose(x[0], static_cast<int>(a.raw(0)), static_cast<int>(a.raw(1))),
-                f("dims", a));
+TAPIR_VIEW_FORM(transpose, 1, Shape, (need(a.rank() == 2, "takes two dimensions"), swapped(t[0], a.raw(0), a.raw(1))),
+                transpose(x[0], static_cast<int>(a.raw(0)), static_cast<int>(a.raw(1))), f("dims", a));
 TAPIR_VIEW_FORM(permute, 1, Shape, permuted(t[0], t.sizes("dims")), permute(x[0], a), f("dims", a));
 TAPIR_VIEW_FORM(select, 1, SelectCall, selected(t[0], a.dim, t.size("index")), select(x[0], a.dim, a.index), f("dim", a.dim)("index", a.index));
 TAPIR_VIEW_FORM(slice, 1, SliceCall, sliced(t[0], a.dim, t.size("start"), t.size("end"), a.step), slice(x[0], a.dim, Slice(a.start, a.end, a.step)),
