@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <set>
 
-#include "tapir/autograd/result_types.h"
 #include "tapir/autograd/trace/control_flow_impl.h"
+#include "tapir/autograd/trace/graph/infer_impl.h"
 #include "tapir/autograd/trace/graph/names_impl.h"
 #include "tapir/autograd/trace/join_graphs_impl.h"
 #include "tapir/autograd/trace/run/runner_impl.h"
@@ -164,11 +164,9 @@ void leave_none_to_ops(std::vector<Graph>& graphs, const Values& given) {
 // Infers the shapes of the results from those of the operands. `next` numbers the names of unknown sizes, which begin with `prefix`.
 void infer_again(Graph::Node& node, std::string_view prefix, int& next, const Loc& loc) {
     const auto unknown = [&] { return SymInt::dim(fmt::format("{}_{}", prefix, next++)); };
-    std::vector<ValueType> operands;
-    for (const Graph::Value* input : node.inputs) operands.push_back({input->dtype, input->device, input->shape});
     ResultTypes stated;
     try {
-        stated = result_types(node.attributes(), operands, loc);
+        stated = result_types_of(node.attributes(), node.inputs, loc);
     } catch (const OutOfMemory&) {
         throw;
     } catch (const Error&) {  // the op refuses such sizes

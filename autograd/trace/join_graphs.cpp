@@ -8,7 +8,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "tapir/autograd/result_types.h"
 #include "tapir/autograd/trace/data_sizes_impl.h"
 #include "tapir/autograd/trace/fit_impl.h"
 #include "tapir/autograd/trace/graph/infer_impl.h"
@@ -134,11 +133,9 @@ class Union {
     // Results have the sizes that their op's rule states; what it leaves open is taken from what was seen.
     void join_result_shapes(std::size_t n) {
         const Graph::Node& node = *graphs_[0].nodes()[n];
-        std::vector<ValueType> operands;
-        for (const Graph::Value* input : node.inputs) operands.push_back({input->dtype, input->device, input->shape});
         ResultTypes stated;
         try {
-            stated = result_types(node.attributes(), operands, loc_);
+            stated = result_types_of(node.attributes(), node.inputs, loc_);
         } catch (const OutOfMemory&) {
             throw;
         } catch (const Error&) {  // a formula of an operand or attribute is a wrong guess, which check_with() is going to find

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "tapir/autograd/result_types.h"
 #include "tapir/autograd/trace/data_sizes_impl.h"
+#include "tapir/autograd/trace/graph/infer_impl.h"
 #include "tapir/autograd/trace/run/fused_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/io/shown_impl.h"
@@ -32,11 +32,9 @@ bool fits(const Sizes& shape, const Tensor& y, int from = 0) {
 std::string what_rules_say(const Graph::Node&, const Loc&) { return {}; }
 #else
 std::string what_rules_say(const Graph::Node& node, const Loc& loc) {
-    std::vector<ValueType> operands;
-    for (const Graph::Value* input : node.inputs) operands.push_back({input->dtype, input->device, input->shape});
     ResultTypes given;
     try {
-        given = result_types(node.attributes(), operands, loc);
+        given = result_types_of(node.attributes(), node.inputs, loc);
     } catch (const OutOfMemory&) {
         throw;
     } catch (const Error& error) {

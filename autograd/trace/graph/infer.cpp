@@ -64,6 +64,12 @@ Tensor detail::kind_numbers(const Shape& shape, DType dtype, Device device, std:
     return x.add_((eye(n) * (arange(n, float32) * (2.0 / static_cast<double>(n)) + 1)).to(device, dtype));
 }
 
+ResultTypes detail::result_types_of(const Attributes& attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc) {
+    std::vector<ValueType> operands;
+    for (const Graph::Value* input : inputs) operands.push_back({input->dtype, input->device, input->shape});
+    return result_types(attributes, operands, loc);
+}
+
 std::vector<ValueType> detail::tried_results(const Attributes& attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc) {
     DimSizes sizes;
     std::int64_t next = 4;
@@ -93,10 +99,8 @@ std::vector<ValueType> detail::tried_results(const Attributes& attributes, const
 }
 
 std::vector<ValueType> detail::infer_results(const Attributes& attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc) {
-    std::vector<ValueType> operands;
-    for (const Graph::Value* input : inputs) operands.push_back({input->dtype, input->device, input->shape});
     std::vector<ValueType> tried = tried_results(attributes, inputs, loc);  // checks dtypes and numbers, which the rule ignores
-    ResultTypes stated = result_types(attributes, operands, loc);
+    ResultTypes stated = result_types_of(attributes, inputs, loc);
     return stated.empty() ? tried : std::move(stated);
 }
 

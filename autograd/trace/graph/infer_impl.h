@@ -12,6 +12,8 @@ namespace tapir::detail {
 std::string shown_sizes(const DimSizes& sizes);
 /// Values that most ops accept: 0.5, or this integer; positive definite matrices if the last two dimensions are equal.
 Tensor kind_numbers(const Shape& shape, DType dtype, Device device, std::int64_t integer, const Loc& loc);
+/// The types by the rule that the op states, for these values as operands; none if it states none. Throws ShapeError, IndexError and ValueError.
+ResultTypes result_types_of(const Attributes& attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc);
 /// Calls the op once on made-up values, zeros or kind_numbers(), with small sizes for names, and returns the results' types; sizes that depend
 /// on names are unknown. Throws what the op throws, and ValueError if its loops do not end on these values (TurnBound).
 std::vector<ValueType> tried_results(const Attributes& attributes, const std::vector<Graph::Value*>& inputs, const Loc& loc);
