@@ -9,10 +9,13 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <unordered_set>
 #include <vector>
 
+#include <sys/mman.h>
+
 #include "tapir/core/gdb/hooks_impl.h"
-#include "tapir/core/memory_bound_impl.h"
+#include "tapir/core/shapes_only_impl.h"
 
 namespace tapir {
 namespace {
@@ -75,7 +78,6 @@ struct ThreadCache {
 };
 
 constinit thread_local ThreadCache cache __attribute__((tls_model("initial-exec")));
-constinit thread_local std::int64_t most_live = INT64_MAX;  // see MemoryBound
 
 // State that all threads share. Never destroyed: tensors in static variables may outlive anything.
 struct Shared {
@@ -84,6 +86,7 @@ struct Shared {
     std::multimap<std::size_t, void*> large;      // keyed by size
     std::size_t large_bytes = 0, large_live = 0;  // kept for reuse; handed out
     std::size_t limit = std::size_t{1} << 30;     // for large_bytes
+    std::unordered_set<void*> unbacked;           // large blocks that were made under ShapesOnly
     std::size_t slab_bytes = 0;                   // taken from the system for small blocks, never given back
     std::vector<void*> slabs;                     // their starts: so leak checkers see that they are reachable
     std::vector<ThreadCache*> threads;
@@ -129,11 +132,16 @@ struct ThreadEnd {
     }
 };
 
+// A thread under ShapesOnly keeps no free blocks: each block comes from refill(), which clears it.
+void keep_free_blocks(bool keeps) noexcept {
+    for (int i = 0; i < kClasses; ++i) {
+        cache.lists[i].most = keeps ? static_cast<std::int64_t>(std::max(kThreadListBytes / class_bytes(i), std::size_t{1})) : 0;
+    }
+}
+
 [[gnu::noinline]] void register_thread() noexcept {
     if (cache.registered || cache.finished) return;
-    for (int i = 0; i < kClasses; ++i) {
-        cache.lists[i].most = static_cast<std::int64_t>(std::max(kThreadListBytes / class_bytes(i), std::size_t{1}));
-    }
+    keep_free_blocks(!detail::shapes_only);
     thread_local ThreadEnd end;
     static_cast<void>(end);
     Shared& s = shared();
@@ -153,16 +161,8 @@ void* system_allocate(std::size_t bytes) noexcept {
     return std::aligned_alloc(detail::kAlignment, bytes);
 }
 
-// Fills the thread's empty list: from the shared list if that has blocks, else from a fresh slab.
-[[gnu::noinline]] bool refill(int index) noexcept {
-    register_thread();
-    Shared& s = shared();
-    const std::size_t bytes = class_bytes(index);
-    const auto batch = static_cast<std::int64_t>(std::max<std::size_t>(1, kSlabBytes / bytes));
-    FreeList& list = cache.lists[index];
-    const std::lock_guard lock(s.mutex);
-    move_blocks(s.lists[index], list, batch);
-    if (list.head) return true;
+// Called with the mutex held.
+bool fill_from_slab(Shared& s, FreeList& list, std::size_t bytes, std::int64_t batch) noexcept {
     auto* slab = static_cast<std::byte*>(system_allocate(bytes * static_cast<std::size_t>(batch)));
     if (!slab) return false;
     for (std::int64_t i = batch; i-- > 0;) {
@@ -179,6 +179,24 @@ void* system_allocate(std::size_t bytes) noexcept {
     return true;
 }
 
+// Fills the thread's empty list: from the shared list if that has blocks, else from a fresh slab.
+[[gnu::noinline]] bool refill(int index) noexcept {
+    register_thread();
+    Shared& s = shared();
+    const std::size_t bytes = class_bytes(index);
+    const auto batch = static_cast<std::int64_t>(std::max<std::size_t>(1, kSlabBytes / bytes));
+    FreeList& list = cache.lists[index];
+    const std::lock_guard lock(s.mutex);
+    if (detail::shapes_only) {
+        if (!s.lists[index].head && !fill_from_slab(s, s.lists[index], bytes, batch)) return false;
+        move_blocks(s.lists[index], list, 1);
+        std::memset(static_cast<void*>(list.head), 0, bytes);
+        return true;
+    }
+    move_blocks(s.lists[index], list, batch);
+    return list.head || fill_from_slab(s, list, bytes, batch);
+}
+
 std::size_t round_large(std::size_t bytes) noexcept {
     const std::size_t step = std::bit_floor(bytes) / 8;  // at most an eighth is lost
     return (bytes + step - 1) / step * step;
@@ -193,13 +211,26 @@ void release_large(Shared& s, std::size_t keep) noexcept {
     }
 }
 
+// Zeros, which take memory where somebody writes to them.
+void* allocate_unbacked(Shared& s, std::size_t bytes) noexcept {
+    void* const block = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (block == MAP_FAILED) return nullptr;
+    try {
+        s.unbacked.insert(block);
+        return block;
+    } catch (...) {
+        ::munmap(block, bytes);
+        return nullptr;
+    }
+}
+
 [[gnu::noinline]] void* allocate_large(std::size_t bytes) noexcept {
     if (bytes > (std::size_t{1} << 62)) return nullptr;
     register_thread();
     bytes = round_large(bytes);
-    if (cache.live.get() > most_live - static_cast<std::int64_t>(bytes)) return nullptr;
     Shared& s = shared();
     const std::lock_guard lock(s.mutex);
+    if (detail::shapes_only) return allocate_unbacked(s, bytes);
     void* block = nullptr;
     if (const auto found = s.large.find(bytes); found != s.large.end()) {
         block = found->second;
@@ -222,9 +253,13 @@ void release_large(Shared& s, std::size_t keep) noexcept {
 [[gnu::noinline]] void deallocate_large(void* block, std::size_t bytes) noexcept {
     register_thread();
     bytes = round_large(bytes);
-    cache.live.add(-static_cast<std::int64_t>(bytes));
     Shared& s = shared();
     const std::lock_guard lock(s.mutex);
+    if (!s.unbacked.empty() && s.unbacked.erase(block) > 0) {
+        ::munmap(block, bytes);
+        return;
+    }
+    cache.live.add(-static_cast<std::int64_t>(bytes));
     s.large_live -= bytes;
     if (s.system_only || bytes > s.limit) {
         std::free(block);
@@ -246,7 +281,7 @@ void release_large(Shared& s, std::size_t keep) noexcept {
     if (list.count <= list.most) return;
     Shared& s = shared();
     const std::lock_guard lock(s.mutex);
-    move_blocks(list, s.lists[index], cache.finished ? list.count : list.count / 2);
+    move_blocks(list, s.lists[index], list.most == 0 ? list.count : list.count / 2);
 }
 
 // Decided before static tensors of other files are made: a block must go back to where it came from.
@@ -289,7 +324,9 @@ void* detail::allocate(std::size_t bytes) noexcept {
     if (decided.system_only) [[unlikely]] {
         register_thread();
         count_allocation(size);
-        return std::aligned_alloc(kAlignment, size);
+        void* const block = std::aligned_alloc(kAlignment, size);
+        if (shapes_only && block) std::memset(block, 0, size);
+        return block;
     }
     FreeList& list = cache.lists[index];
     if (!list.head) [[unlikely]] {
@@ -321,11 +358,27 @@ void detail::deallocate(void* block, std::size_t bytes) noexcept {
         spill(index);
 }
 
-detail::MemoryBound::MemoryBound(std::int64_t bytes) noexcept : before_(most_live) {
-    const std::int64_t live = cache.live.get();
-    if (bytes < INT64_MAX - std::max<std::int64_t>(live, 0)) most_live = std::min(most_live, live + bytes);
+#ifndef TAPIR_RUNTIME
+constinit thread_local bool detail::shapes_only = false;
+
+static void compute_shapes_only(bool on) noexcept {
+    detail::shapes_only = on;
+    register_thread();
+    if (cache.finished) return;
+    keep_free_blocks(!on);
+    if (!on) return;
+    Shared& s = shared();
+    const std::lock_guard lock(s.mutex);
+    for (int i = 0; i < kClasses; ++i) move_blocks(cache.lists[i], s.lists[i], cache.lists[i].count);
 }
-detail::MemoryBound::~MemoryBound() { most_live = before_; }
+
+detail::ShapesOnly::ShapesOnly(bool on) noexcept : before_(shapes_only) {
+    if (on != before_) compute_shapes_only(on);
+}
+detail::ShapesOnly::~ShapesOnly() {
+    if (shapes_only != before_) compute_shapes_only(before_);
+}
+#endif
 
 MemoryStats memory_stats() noexcept {
     Shared& s = shared();

@@ -5,6 +5,7 @@
 #include <exception>
 
 #include "tapir/core/parallel.h"
+#include "tapir/core/shapes_only_impl.h"
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -12,11 +13,14 @@
 namespace tapir {
 
 /// Calls body(begin, end) for parts of [0, n), at least `grain` long each, on the threads of the pool. The parts begin at
-/// multiples of 64, so that threads do not share cache lines. Work below 2 * grain stays on the caller's thread.
+/// multiples of 64, so that threads do not share cache lines. Work below 2 * grain stays on the caller's thread. More work is left out
+/// under ShapesOnly.
 template <class Body>
 void parallel_for(std::int64_t n, std::int64_t grain, const Body& body) {
-#ifdef _OPENMP
     std::int64_t parts = grain > 0 ? n / grain : n;
+    if (parts > 1 && detail::shapes_only) [[unlikely]]
+        return;
+#ifdef _OPENMP
     if (parts > num_threads()) parts = num_threads();
     if (parts > 1 && !omp_in_parallel()) {
         const std::int64_t step = (n / parts + 63) / 64 * 64;
@@ -36,8 +40,6 @@ void parallel_for(std::int64_t n, std::int64_t grain, const Body& body) {
         if (error) std::rethrow_exception(error);
         return;
     }
-#else
-    static_cast<void>(grain);
 #endif
     if (n > 0) body(std::int64_t{0}, n);
 }

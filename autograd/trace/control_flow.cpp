@@ -57,8 +57,7 @@ Tensors run_while(const TracedFunction& condition, const TracedFunction& body, T
         return is_true("while_loop", given.empty() ? Tensor() : given[0], loc);
     };
     std::vector<Tensors> steps(keep_steps ? carried.size() : 0);
-    while (holds()) {
-        TurnBound::count_turn(loc);
+    while (holds() && TurnBound::take_turn(loc)) {
         for (std::size_t i = 0; i < steps.size(); ++i) steps[i].push_back(carried[i]);
         Tensors next = body(carried);
         check_carried("while_loop", carried, next, loc, /*and_no_more=*/true);

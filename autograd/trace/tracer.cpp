@@ -14,6 +14,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/module_name.h"
+#include "tapir/core/shapes_only_impl.h"
 #include "tapir/core/trace_mark_impl.h"
 #include "tapir/ops/forms_impl.h"
 
@@ -489,6 +490,7 @@ void Tracer::before_write(const Tensor& self) {
         if (tensor.is_same(*whole)) return;
     }
     const PauseRecording pause;
+    const ShapesOnly computes(false);
     backups_.emplace_back(*whole, whole->clone());
 }
 

@@ -20,6 +20,8 @@ class TurnBound {
     bool is_spent() const noexcept { return left_ == 0; }
     /// Counts one more turn of a loop, or several.
     static void count_turn(const Loc& loc, std::int64_t turns = 1);
+    /// Counts one more turn of a loop. Returns false if none is left, under ShapesOnly: results have their shapes after any turn.
+    static bool take_turn(const Loc& loc);
 
  private:
     std::int64_t most_, left_;

@@ -241,7 +241,7 @@ inline bool is_plain(const TensorImpl* t) noexcept { return t->is_contiguous() &
 constexpr std::int64_t kParallelElements = 32 * 1024;  // below, waking threads costs more than it gains
 
 void run_plain(Loop loop, std::int64_t n, void* out, unsigned out_size, const void* const* in, unsigned in_size, int count, const double* params) {
-    if (n < kParallelElements || num_threads() == 1) [[likely]] {
+    if (n < kParallelElements) [[likely]] {
         kernels::run_contiguous(loop, n, out, out_size, in, in_size, count, params);
         return;
     }
@@ -580,11 +580,7 @@ void run(const kernels::ElementwiseKernel& kernel, const Tensor& out, const Tens
     args.loop = loop;
     args.operands = count;
     set_geometry(args, y, in);
-    if (y->numel < kParallelElements || num_threads() == 1) {
-        kernels::run_general(args, 0, y->numel);
-    } else {
-        parallel_for(y->numel, kParallelElements / 2, [&](std::int64_t begin, std::int64_t end) { kernels::run_general(args, begin, end); });
-    }
+    parallel_for(y->numel, kParallelElements / 2, [&](std::int64_t begin, std::int64_t end) { kernels::run_general(args, begin, end); });
 }
 
 namespace {

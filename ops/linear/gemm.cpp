@@ -175,9 +175,12 @@ void shared(const Gemm<T>& g, int64_t threads) {
 
 template <class T>
 void product(const Gemm<T>& g) {
-#ifdef _OPENMP
     // With fewer multiplications no shape takes shared_from_ns.
-    if (g.m * g.n * g.k > 100'000 && g.m > 0 && g.n > 0) {
+    const bool is_large = g.m * g.n * g.k > 100'000 && g.m > 0 && g.n > 0;
+    if (is_large && tapir::detail::shapes_only) [[unlikely]]
+        return;
+#ifdef _OPENMP
+    if (is_large) {
         const int64_t threads = threads_for(estimated_ns(g));
         if (threads > 1) {
             if (g.m * g.n * g.k >= onednn_from && with_onednn(g, static_cast<int>(threads))) return;
@@ -206,6 +209,8 @@ bool is_one_product(const GemmBatch<T>& g) {
 template <class T>
 void batched(const GemmBatch<T>& g) {
     if (g.batch <= 0) return;
+    if (tapir::detail::shapes_only && g.batch * g.first.m * g.first.n * g.first.k > 100'000) [[unlikely]]
+        return;
     if (is_one_product(g)) {
         Gemm<T> tall = g.first;
         tall.m *= g.batch;

@@ -34,6 +34,7 @@ bool has_fast_bfloat16() {
 
 bool multiply_bfloat16(const MatrixProduct& p) {
     if (p.m == 0 || p.n == 0 || p.k == 0 || p.batch == 0 || p.accumulate) return false;
+    if (detail::shapes_only) return true;
     const OpenMPThreadsScope threads(num_threads());
     try {
         // A batch of one, or an operand that the batch shares, does not use the step.

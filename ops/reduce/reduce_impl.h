@@ -79,7 +79,10 @@ constexpr std::int64_t kParallelWork = 32 * 1024;  // elements; below, waking th
 /// Calls body(begin, end) for parts of [0, count), on several threads if there is enough work.
 template <class Body>
 void share_out(std::int64_t count, std::int64_t work_per_item, const Body& body) {
-    if (count * work_per_item < 2 * kParallelWork || count < 2 || num_threads() == 1) {
+    const bool is_small = count * work_per_item < 2 * kParallelWork;
+    if (!is_small && detail::shapes_only) [[unlikely]]
+        return;
+    if (is_small || count < 2 || num_threads() == 1) {
         if (count > 0) body(std::int64_t{0}, count);
         return;
     }

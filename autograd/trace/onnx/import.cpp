@@ -7,6 +7,8 @@
 #include <numeric>
 #include <unordered_set>
 
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+
 #include "tapir/autograd/tape.h"
 #include "tapir/autograd/trace/graph/infer_impl.h"
 #include "tapir/autograd/trace/hint_impl.h"
@@ -18,8 +20,8 @@
 #include "tapir/core/autocast_impl.h"
 #include "tapir/core/io/file_impl.h"
 #include "tapir/core/make_impl.h"
-#include "tapir/core/memory_bound_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
+#include "tapir/core/shapes_only_impl.h"
 #include "tapir/core/stream.h"
 #include "tapir/ops/make/make.h"
 
@@ -86,7 +88,7 @@ struct ModelInput {
 
 class Loader {
  public:
-    Loader(const onnx::ModelProto& model, const LoadOnnxOptions& options, const std::string& folder, const std::string& file, const Loc& loc)
+    Loader(onnx::ModelProto& model, const LoadOnnxOptions& options, const std::string& folder, const std::string& file, const Loc& loc)
         : model_(model), options_(options), file_(file), loc_(loc), interpreter_(model, folder, file, loc) {}
 
     Graph load() {
@@ -104,8 +106,6 @@ class Loader {
         }
         interpreter_.check_attributes();
         interpreter_.check_node_count();
-        if (options_.trial_memory < 0) fail<ValueError>(loc_, "load_onnx: trial_memory is {} bytes", options_.trial_memory);
-        if (options_.trial_turns < 0) fail<ValueError>(loc_, "load_onnx: trial_turns is {}", options_.trial_turns);
         for (const auto* list : {&options_.known, &options_.examples}) {
             for (const auto& [name, tensor] : *list) {
                 if (!tensor.defined() && !(list == &options_.examples && is_sequence(name)))
@@ -116,7 +116,7 @@ class Loader {
         load_weights();
         find_inputs();
         check_options();
-        return try_sizes();
+        return load_graph();
     }
 
  private:
@@ -197,11 +197,12 @@ class Loader {
         find_weights_of_one();
         std::unordered_set<std::string> frozen(options_.constants.begin(), options_.constants.end());
         const bool is_own = model_.producer_name() == kOnnxProducer;  // its doc strings tell constants from parameters
-        for (const onnx::TensorProto& proto : model_.graph().initializer()) {
+        for (onnx::TensorProto& proto : *model_.mutable_graph()->mutable_initializer()) {
             const bool is_constant = is_own && proto.doc_string() == kOnnxConstant, is_buffer = is_own && proto.doc_string() == kOnnxBuffer;
             if (proto.name().empty()) fail<FileError>(loc_, "load_onnx: {}: an initializer has no name", file_);
             if (scope_.values.count(proto.name())) fail<FileError>(loc_, "load_onnx: {}: the initializer {} is there twice", file_, proto.name());
             Tensor x = interpreter_.load(proto);
+            if (proto.has_raw_data()) delete proto.release_raw_data();
             OnnxValuePtr value = onnx_constant(x, proto.data_type());
             const bool is_number = !is_own && x.numel() == 1 && !trained_.count(proto.name()) && !buffers_.count(proto.name());
             if (is_floating(x.dtype()) && !is_constant && !is_number && !frozen.count(proto.name())) {
@@ -389,9 +390,25 @@ class Loader {
         interpreter_.set_named_dims(!dims_.empty());
     }
 
-    // Runs the model with examples of its inputs. If some sizes do not fit, others may: then dimensions without a name of
-    // their own that have the same size in all examples are taken for one, and so are those that examples show to be equal; then dimensions
-    // after the first are made multiples of a number.
+    // Goes through the model's nodes for the shapes of their results. Where that does not do, examples of the inputs may say what data
+    // decides: then all is computed.
+    Graph load_graph() {
+        const std::vector<ModelInput> plain = inputs_;
+        try {
+            return try_sizes();
+        } catch (const OnnxNeedsValue&) {
+            throw;
+        } catch (const Error&) {
+            if (!has_examples()) throw;
+        }
+        inputs_ = plain;
+        computes_shapes_only_ = false;
+        furthest_ = -1;
+        return try_sizes();
+    }
+
+    // If some sizes do not fit, others may: then dimensions without a name of their own that have the same size in all examples are taken
+    // for one, and so are those that examples show to be equal; then dimensions after the first are made multiples of a number.
     Graph try_sizes() {
         if (std::optional<Graph> graph = try_each_size()) return std::move(*graph);
         const std::vector<ModelInput> plain = inputs_;
@@ -498,7 +515,6 @@ class Loader {
                 "certain size is told it in LoadOnnxOptions::sizes",
                 sizes);
             if (dims_.size() > 1) hint += "; dimensions that are one length under two names are told in LoadOnnxOptions::same";
-            if (is_bounded()) hint += fmt::format("; what is tried may take {} MiB, LoadOnnxOptions::trial_memory", options_.trial_memory >> 20);
         }
         rethrow_with_hint<ShapeError, ValueError, IndexError, TapeError, OutOfMemory>(best_, hint);
     }
@@ -506,9 +522,7 @@ class Loader {
     // Other sizes would not help.
     [[noreturn]] void explain_no_end() {
         rethrow_with_hint<ShapeError, ValueError, IndexError, TapeError, OutOfMemory>(
-            std::current_exception(),
-            "; give inputs on which the loops of the model end in LoadOnnxOptions::examples, or allow more turns: "
-            "LoadOnnxOptions::trial_turns");
+            std::current_exception(), "; give inputs on which the loops of the model end in LoadOnnxOptions::examples");
     }
 
     // True if it is tried with made-up elements.
@@ -516,8 +530,9 @@ class Loader {
         return inputs_.empty() || std::any_of(inputs_.begin(), inputs_.end(), [](const ModelInput& input) { return !input.example.defined(); });
     }
 
-    // True if it is tried with made-up sizes: those of examples, too, become a little larger.
-    bool is_bounded() const { return !dims_.empty(); }
+    bool has_examples() const {
+        return std::any_of(inputs_.begin(), inputs_.end(), [](const ModelInput& input) { return input.example.defined(); });
+    }
 
     // True if examples have all sizes, so that no others need to be tried first.
     bool has_all_sizes() const {
@@ -535,7 +550,7 @@ class Loader {
             tried_ = s;
             for (int integer = 0; integer < (has_integers ? 2 : 1); ++integer) {
                 interpreter_.count_from_here();
-                const TurnBound turns(is_made_up() ? options_.trial_turns : INT64_MAX);
+                const TurnBound turns(is_made_up() || computes_shapes_only_ ? kMadeUpTurns : INT64_MAX);
                 const auto failed = [&] {
                     if (turns.is_spent()) explain_no_end();
                     if (interpreter_.nodes_run() <= furthest_) return;
@@ -575,7 +590,7 @@ class Loader {
 
     Graph trace_with(std::int64_t tried, int integer) {
         const CallerScope caller(loc_);
-        const MemoryBound bound(is_bounded() ? options_.trial_memory : INT64_MAX);
+        const ShapesOnly shapes(computes_shapes_only_);
         DimSizes& sizes = sizes_;
         sizes.clear();
         for (const ModelInput& input : inputs_) {  // takes the sizes of examples
@@ -661,7 +676,7 @@ class Loader {
         bool is_sequence, is_none;
     };
 
-    const onnx::ModelProto& model_;
+    onnx::ModelProto& model_;  // without the bytes of the weights that are loaded
     const LoadOnnxOptions& options_;
     const std::string& file_;
     const Loc& loc_;
@@ -673,7 +688,8 @@ class Loader {
     std::vector<ModelInput> inputs_;
     std::vector<Slot> slots_;
     std::set<std::string> dims_, all_dims_, fixed_;
-    DimSizes sizes_;                               // tried last
+    DimSizes sizes_;  // tried last
+    bool computes_shapes_only_ = true;
     std::size_t tried_ = 0;                        // index in kTriedSizes
     std::vector<std::exception_ptr> tape_errors_;  // errors for sizes with which the model ran, but no graph of it could be made
     std::exception_ptr best_;                      // the error of the attempt that came furthest
@@ -681,13 +697,28 @@ class Loader {
     std::int64_t furthest_ = -1;
 };
 
-Graph load_model(const void* bytes, std::size_t size, const LoadOnnxOptions& options, const std::string& folder, const std::string& file,
-                 const Loc& loc) {
+// Parses an open file in blocks, so that its bytes are not in memory beside the model.
+class FileBlocks : public google::protobuf::io::CopyingInputStream {
+ public:
+    explicit FileBlocks(const io::InputFile& file) : file_(file) {}
+    int Read(void* to, int size) override {
+        const auto count = static_cast<int>(std::min<std::uint64_t>(static_cast<std::uint64_t>(size), file_.size() - at_));
+        if (count > 0) file_.read(at_, to, static_cast<std::size_t>(count));
+        at_ += static_cast<std::uint64_t>(count);
+        return count;
+    }
+
+ private:
+    const io::InputFile& file_;
+    std::uint64_t at_ = 0;
+};
+
+// parse: fills the model, or returns false.
+template <class Parse>
+Graph load_model(const Parse& parse, const LoadOnnxOptions& options, const std::string& folder, const std::string& file, const Loc& loc) {
     if (is_tracing()) fail<TapeError>(loc, "load_onnx: this thread traces; load the model before");
     onnx::ModelProto model;
-    if (size > std::size_t{1} << 31 || !model.ParseFromArray(bytes, static_cast<int>(std::min<std::size_t>(size, INT32_MAX)))) {
-        fail<FileError>(loc, "load_onnx: {}: it is no ONNX model, or is damaged", file);
-    }
+    if (!parse(model)) fail<FileError>(loc, "load_onnx: {}: it is no ONNX model, or is damaged", file);
     const NoGradScope no_tape;
     const PauseAutocast no_autocast;
     const DeviceScope on_cpu(cpu);
@@ -699,19 +730,22 @@ Graph load_model(const void* bytes, std::size_t size, const LoadOnnxOptions& opt
 
 Graph load_onnx(const TextArg& path, const LoadOnnxOptions& options, Loc loc) {
     const detail::CallLine call(loc);
-    std::string bytes;
-    {
+    const auto parse = [&](onnx::ModelProto& model) {
         const io::InputFile file("load_onnx", path, loc);
         if (file.size() >= std::uint64_t{1} << 31) file.stop("is larger than a model can be, 2 GiB");
-        bytes.resize(file.size());
-        if (!bytes.empty()) file.read(0, bytes.data(), bytes.size());
-    }
-    return detail::load_model(bytes.data(), bytes.size(), options, std::filesystem::path(std::string_view(path)).parent_path().string(), path, loc);
+        detail::FileBlocks blocks(file);
+        google::protobuf::io::CopyingInputStreamAdaptor stream(&blocks, 1 << 20);
+        return model.ParseFromZeroCopyStream(&stream);
+    };
+    return detail::load_model(parse, options, std::filesystem::path(std::string_view(path)).parent_path().string(), path, loc);
 }
 
 Graph load_onnx_from_memory(TextViewArg bytes, const LoadOnnxOptions& options, const TextArg& folder, Loc loc) {
     const detail::CallLine call(loc);
-    return detail::load_model(bytes.data(), bytes.size(), options, folder, "the model in memory", loc);
+    const auto parse = [&](onnx::ModelProto& model) {
+        return bytes.size() <= std::size_t{INT32_MAX} && model.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
+    };
+    return detail::load_model(parse, options, folder, "the model in memory", loc);
 }
 
 }  // namespace tapir

@@ -27,7 +27,7 @@ struct LoadOnnxOptions {
     std::vector<std::vector<std::string>> same = {};
     /// Divisors of the sizes of named dimensions, {{"height", 32}}: the graph takes no other sizes of them.
     DimSizes multiples = {};
-    /// Inputs to try the model with, if zeros of small sizes, the default, do not fit, or hide what it does. An input that is a
+    /// Inputs to try the model with, if small sizes, the default, do not fit, or if data decides on shapes. An input that is a
     /// sequence is as long as there are examples of it, x_0, x_1, ...; it is empty if x is an undefined Tensor.
     Graph::Inputs examples = {};
     /// Floating weights that stay constants. Running means and variances of batch normalisations are always parameters without
@@ -38,12 +38,6 @@ struct LoadOnnxOptions {
     /// layer, or added to the result of a MatMul, as a bias; or if `parameters` names it.
     std::vector<std::string> constants = {};
     std::vector<std::string> parameters = {};
-    /// The bytes that the tensors of a run may take while the model is tried, with made-up sizes and with those of examples: a run that
-    /// needs more does not fit.
-    std::int64_t trial_memory = std::int64_t{4} << 30;
-    /// The number of turns that the loops of the model may take in total, each time that it is tried with made-up inputs, on which
-    /// they may not end.
-    std::int64_t trial_turns = 10'000;
 };
 
 /// Reads the graph of an ONNX model (IR version 3 or later; each op as in the model's opset). Its inputs, outputs and weights have
@@ -51,13 +45,13 @@ struct LoadOnnxOptions {
 /// and doubles its images, and itself refuses other sizes, has multiples of 8, 32 or 64 ("32*height", see TraceInput). If the model takes
 /// others, but no single graph fits them all, this is an error that names LoadOnnxOptions::multiples. Weights are parameters: to train them,
 /// give their `data` to an optimizer, and call the graph under a Tape.
+/// Loading computes shapes, not elements; with examples it computes where shapes do not do.
 /// Integers of types that Tapir does not have become the next wider one (int8, int16, uint16: int32; uint32, uint64: int64).
 /// The name of a node in the model serves as its module ("/layer1/conv/Conv") in listings, drawings and errors; nodes of save_onnx()
 /// have the lines and modules of the program. Weights may lie in other files in the model's folder, not outside of it.
 /// Throws FileError if the file is no model; ValueError for options with names that the model does not have, for ops that Tapir does not
 /// have (it lists all), for an attribute that its operator does not have in the model's opset, or of another type, if the value of an input is
-/// needed, or if loops do not end within trial_turns; TapeError if the model does something else for each size; OutOfMemory if no fitting
-/// sizes stay within trial_memory; and what ops throw, with the node's name.
+/// needed; TapeError if the model does something else for each size; OutOfMemory; and what ops throw, with the node's name.
 Graph load_onnx(const TextArg& path, const LoadOnnxOptions& options = {}, Loc loc = Loc::current());
 /// Reads a model from memory. folder: contains files of weights; empty: there are none.
 Graph load_onnx_from_memory(TextViewArg bytes, const LoadOnnxOptions& options = {}, const TextArg& folder = {}, Loc loc = Loc::current());

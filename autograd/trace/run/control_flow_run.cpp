@@ -7,6 +7,7 @@
 #include "tapir/autograd/trace/turn_bound_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/shapes_only_impl.h"
 #include "tapir/core/thread_impl.h"
 
 namespace tapir::detail {
@@ -94,6 +95,16 @@ void TurnBound::count_turn(const Loc& loc, std::int64_t turns) {
     }
 }
 
+bool TurnBound::take_turn(const Loc& loc) {
+    if (shapes_only) {
+        for (const TurnBound* bound = innermost_bound; bound; bound = bound->outer_) {
+            if (bound->left_ == 0) return false;
+        }
+    }
+    count_turn(loc);
+    return true;
+}
+
 void run_planned(const FormCall& x, const CondAttrs& a, Tensor* results) {
     const bool takes_then = is_true("cond", x[0], Loc{});
     const Graph& branch = takes_then ? *a.then_branch : *a.else_branch;
@@ -114,7 +125,7 @@ void run_planned(const FormCall& x, const WhileAttrs& a, Tensor* results) {
     Kept kept(a.keep_steps ? carries : 0);
     Tensor test;
     while (run_in_order(*a.condition, test_given.data, &test, Loc{}), is_true("while_loop", test, Loc{})) {
-        TurnBound::count_turn(Loc{});
+        if (!TurnBound::take_turn(Loc{})) break;
         if (a.keep_steps) kept.add(now);
         test = Tensor();
         run_in_order(*a.body, body_given.data, next.data(), Loc{});

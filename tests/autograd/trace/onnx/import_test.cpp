@@ -479,11 +479,7 @@ TEST_CASE("a loop that has no end on inputs that are made up is not waited for")
     models::set_type(body->add_output(), "goes", kTypeBool, {});
     models::set_type(body->add_output(), "next", 1, {"2"});
     model.output("y");
-    FAILS_IN(ValueError, "load_onnx: the node halve (Loop): while_loop: on numbers that are made up it did not end within 10000 turns",
-             "give inputs on which the loops of the model end in LoadOnnxOptions::examples", load_onnx_from_memory(model.bytes()));
-    FAILS(ValueError, "within 7 turns", load_onnx_from_memory(model.bytes(), {.trial_turns = 7}));
-    FAILS(ValueError, "trial_turns is -1", load_onnx_from_memory(model.bytes(), {.trial_turns = -1}));
-    const Graph graph = load_onnx_from_memory(model.bytes(), {.examples = {{"x", ones({2})}}, .trial_turns = 0});
+    const Graph graph = load_onnx_from_memory(model.bytes());
     check_close(first(graph, {tensor({3.0f, 5.0f})}), tensor({0.375f, 0.625f}));
 }
 
@@ -621,7 +617,7 @@ TEST_CASE("sizes that a model needs to be multiples are, and come back from a fi
     FAILS(ShapeError, "the graph was made for (batch, 1, 8*height, 8*width)", graph({randn({2, 1, 28, 40})}));
 }
 
-TEST_CASE("sizes that take too much memory are not tried to the end") {
+TEST_CASE("a model is read without the memory of its results") {
     Model model;  // images whose sizes can be divided by 8, in 64 channels between the ends
     model.input("x", {"batch", "1", "height", "width"});
     model.weight("repeats", tensor({1, 64, 1, 1}));
@@ -635,26 +631,41 @@ TEST_CASE("sizes that take too much memory are not tried to the end") {
     model.node("Add", {"wide", "large"}, {"y"});
     model.output("y");
     reset_peak_memory();
-    const std::int64_t before = memory_stats().peak_bytes, bound = 128 << 20;
-    const Graph graph = load_onnx_from_memory(model.bytes(), {.trial_memory = bound});
-    CHECK(memory_stats().peak_bytes - before <= bound + (4 << 20));  // 224 x 224 would take several times as much
+    const std::int64_t before = memory_stats().peak_bytes;
+    const Graph graph = load_onnx_from_memory(model.bytes());
+    CHECK(memory_stats().peak_bytes - before <= 4 << 20);  // one result of 224 x 224 pixels would take 12 MiB
     CHECK(to_string(Attribute(graph.inputs()[0]->shape)) == "(batch, 1, 8*height, 8*width)");
     const Tensor x = randn({2, 1, 16, 24});
     check_close(first(graph, {x}), x.expand({2, 64, 16, 24}) + interpolate(max_pool2d(x, 8), {.scale_factor = {8.0, 8.0}}));
-    CHECK(ones({4096, 4096}).numel() == 1 << 24);  // what comes after is not bounded
 
-    FAILS(OutOfMemory, "LoadOnnxOptions::trial_memory", load_onnx_from_memory(model.bytes(), {.trial_memory = 1000}));
-    FAILS(OutOfMemory, "a dimension that must have a certain size is told it in LoadOnnxOptions::sizes",
-          load_onnx_from_memory(model.bytes(), {.trial_memory = 1000}));
     Model huge;
     huge.input("x", {"1048576", "1048576", "1024"});
     huge.node("Relu", {"x"}, {"y"});
     huge.output("y");
     FAILS(OutOfMemory, "no memory for the input x of shape (1048576, 1048576, 1024)", load_onnx_from_memory(huge.bytes()));
-    FAILS(ValueError, "trial_memory is -1 bytes", load_onnx_from_memory(model.bytes(), {.trial_memory = -1}));
-    // Sizes that were given are not tried: they take what they take.
-    const Graph told = load_onnx_from_memory(model.bytes(), {.sizes = {{"batch", 1}, {"height", 64}, {"width", 64}}, .trial_memory = 1000});
-    CHECK(to_string(Attribute(told.inputs()[0]->shape)) == "(1, 1, 64, 64)");
+    Model large;  // 64 GiB
+    large.input("x", {"131072", "131072"});
+    large.node("Relu", {"x"}, {"y"});
+    large.node("Transpose", {"y"}, {"z"});
+    large.output("z");
+    CHECK(load_onnx_from_memory(large.bytes()).outputs()[0].value->shape == std::vector<SymInt>{131072, 131072});
+    CHECK(memory_stats().peak_bytes - before <= 4 << 20);
+}
+
+TEST_CASE("an example tells a size that data decides on, where a model needs it") {
+    Model model;  // takes as many positive elements as there are weights
+    model.input("x", {"200000"}).weight("zero", full({}, 0.0f)).weight("w", tensor({1, 2, 3}, float32));
+    model.node("Greater", {"x", "zero"}, {"is_positive"});
+    model.node("NonZero", {"is_positive"}, {"places"});
+    model.node("Transpose", {"places"}, {"rows"});
+    model.node("GatherND", {"x", "rows"}, {"chosen"});
+    model.node("Add", {"chosen", "w"}, {"y"});
+    model.output("y");
+    FAILS(ShapeError, "load_onnx: ", load_onnx_from_memory(model.bytes()));
+    Tensor x = zeros({200'000});
+    for (const int place : {70'000, 100'000, 150'000}) x[place].fill_(place);
+    const Graph graph = load_onnx_from_memory(model.bytes(), {.examples = {{"x", x}}});
+    check_close(first(graph, {x}), tensor({70'001.0f, 100'002.0f, 150'003.0f}));
 }
 
 TEST_CASE("dimensions without a name of their own are one where they need to be, or are told") {
