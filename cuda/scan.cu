@@ -15,11 +15,13 @@
 // second one scans these totals, and a third scans every part from what comes before it. The order is fixed, unlike in
 // one-pass scans, whose sums depend on the progress of other blocks.
 #include "tapir/cuda/reduce.cuh"
+#include "tapir/ops/scan/scan_kernels.h"
 
 namespace tapir::gpu {
 namespace {
 
 using kernels::LineArgs;
+using kernels::Scan;
 
 struct LinesShape {
     i64 lines, size, inner;
@@ -206,17 +208,26 @@ void scan_lines(const Op& op, const LineArgs& args, i64 lines, bool reverse) {
 
 // --- Sums and products -----------------------------------------------------------------------------------------------
 
-template <class T, class Combine>
-struct RunningOp {
+#define TAPIR_SCALAR __device__ __forceinline__
+#define TAPIR_SCAN_HOST
+#include "tapir/ops/scan/scan_functions.h"
+#undef TAPIR_SCALAR
+#undef TAPIR_SCAN_HOST
+
+template <class T>
+using Wide = std::conditional_t<is_real<T>, double, u64>;  // integers wrap around
+
+// A scan of scan_functions.h.
+template <class T, class Functions>
+struct RunningOp : Functions {
     using Result = std::conditional_t<is_real<T>, T, i64>;
-    using State = std::conditional_t<is_real<T>, double, u64>;  // integers wrap around
+    using State = typename Functions::State;
     static constexpr int kItems = sizeof(T) == 8 ? 4 : 8, kPack = kPackOf<T>;
     const T* x;
     Result* out;
     bool aligned;  // all lines are runs of whole packs
 
-    __device__ State identity() const { return Combine::identity; }
-    __device__ __forceinline__ State combine(State a, State b) const { return Combine()(a, b); }
+    __device__ __forceinline__ State read_one(T value) const { return this->of(convert<Wide<T>>(value)); }
     template <int N>
     __device__ __forceinline__ void read(i64 at, i64 step, int count, State (&states)[N]) const {
         if constexpr (N % kPack == 0) {
@@ -226,13 +237,13 @@ struct RunningOp {
                     const auto pack = *reinterpret_cast<const Pack<T, kPack>*>(x + first + p * kPack);
                     for (int v = 0; v < kPack; ++v) {
                         const int k = p * kPack + v;
-                        states[step < 0 ? N - 1 - k : k] = convert<State>(pack.value[v]);
+                        states[step < 0 ? N - 1 - k : k] = read_one(pack.value[v]);
                     }
                 }
                 return;
             }
         }
-        for (int k = 0; k < N; ++k) states[k] = k < count ? convert<State>(x[at + k * step]) : identity();
+        for (int k = 0; k < N; ++k) states[k] = k < count ? read_one(x[at + k * step]) : this->identity();
     }
     template <int N>
     __device__ __forceinline__ void write(i64 at, i64 step, int count, const State (&)[N], const State (&upto)[N]) const {
@@ -244,7 +255,7 @@ struct RunningOp {
                     Pack<Result, V> pack;
                     for (int v = 0; v < V; ++v) {
                         const int k = p * V + v;
-                        pack.value[v] = convert<Result>(upto[step < 0 ? N - 1 - k : k]);
+                        pack.value[v] = convert<Result>(this->value(upto[step < 0 ? N - 1 - k : k]));
                     }
                     *reinterpret_cast<Pack<Result, V>*>(out + first + p * V) = pack;
                 }
@@ -252,36 +263,19 @@ struct RunningOp {
             }
         }
         for (int k = 0; k < N; ++k) {
-            if (k < count) out[at + k * step] = convert<Result>(upto[k]);
+            if (k < count) out[at + k * step] = convert<Result>(this->value(upto[k]));
         }
     }
 };
 
-struct Add : Sum {
-    static constexpr int identity = 0;
-};
-struct Multiply {
-    static constexpr int identity = 1;
-    template <class C>
-    __device__ __forceinline__ C operator()(C a, C b) const {
-        return a * b;
-    }
-};
-
-struct LogAddExp {
-    static constexpr double identity = -__builtin_inf();
-    __device__ __forceinline__ double operator()(double a, double b) const {
-        const double larger = Max{}(a, b), apart = a == b ? 0 : a > b ? b - a : a - b;
-        return larger + log1p(exp(apart));
-    }
-};
-
-template <class T, class Combine>
-void run_scan(const LineArgs& args, i64 lines, bool reverse) {
-    using Op = RunningOp<T, Combine>;
-    using Result = typename Op::Result;
-    const bool aligned = args.inner == 1 && args.size % Op::kItems == 0 && is_aligned(args.x, 16) && is_aligned(args.out, 16);
-    scan_lines(Op{static_cast<const T*>(args.x), static_cast<Result*>(args.out), aligned}, args, lines, reverse);
+template <class T>
+void run_scan(const LineArgs& args, const Scan& scan, i64 lines) {
+    with_scan<Wide<T>>(scan, [&]<class Functions>(const Functions& functions) {
+        using Op = RunningOp<T, Functions>;
+        using Result = typename Op::Result;
+        const bool aligned = args.inner == 1 && args.size % Op::kItems == 0 && is_aligned(args.x, 16) && is_aligned(args.out, 16);
+        scan_lines(Op{functions, static_cast<const T*>(args.x), static_cast<Result*>(args.out), aligned}, args, lines, scan.reverse);
+    });
 }
 
 // --- Extremes --------------------------------------------------------------------------------------------------------
@@ -400,13 +394,8 @@ void run_prod_gradient(const LineArgs& args, const void* g, bool whole, i64 line
 
 }  // namespace
 
-void scan(const LineArgs& args, kernels::Scan kind, i64 lines) {
-    with_dtype(args.dtype, [&]<class T>() {
-        using kernels::Scan;
-        if (kind == Scan::prod) return run_scan<T, Multiply>(args, lines, false);
-        if (kind == Scan::sum || kind == Scan::reverse_sum) return run_scan<T, Add>(args, lines, kind == Scan::reverse_sum);
-        if constexpr (is_real<T>) run_scan<T, LogAddExp>(args, lines, kind == Scan::reverse_log_of_exps);
-    });
+void scan(const LineArgs& args, const Scan& scan, i64 lines) {
+    with_dtype(args.dtype, [&]<class T>() { run_scan<T>(args, scan, lines); });
 }
 
 void scan_extreme(const LineArgs& args, bool largest, i64* indices, i64 lines) {

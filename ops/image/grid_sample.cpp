@@ -90,7 +90,7 @@ template <class Args, class OnCpu, class OnGpu>
 void run(int64_t n, int64_t each, const Args& args, bool is_on_gpu, const OnCpu& on_cpu, const OnGpu& of_gpu) {
     if (n * each == 0) return;
     if (is_on_gpu) return of_gpu(args);
-    reduction::share_out(n, each * 8, [&](int64_t begin, int64_t end) { on_cpu(args, begin, end); });  // one element takes long
+    share_out(n, each * 8, [&](int64_t begin, int64_t end) { on_cpu(args, begin, end); });  // one element takes long
 }
 
 template <class T, class OnCpu, class OnGpu>

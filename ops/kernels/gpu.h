@@ -8,6 +8,7 @@
 #pragma once
 
 #include "tapir/core/tensor.h"
+#include "tapir/ops/cpu/isa.h"
 
 namespace tapir {
 
@@ -45,3 +46,9 @@ struct NotBuilt<R(Args...)> {
     inline constexpr tapir::gpu::NotBuilt<__VA_ARGS__> name{}; \
     }
 #endif
+
+/// Declares a kernel that both devices have, for TAPIR_LAUNCH (launch.h): `tapir::kernels::name(args..., begin, end)` does items
+/// [begin, end), `tapir::gpu::name(args..., count)` all of them in one launch. Use at global scope.
+#define TAPIR_KERNEL(name, ...)                                                     \
+    TAPIR_CPU_KERNEL(name, void(__VA_ARGS__, std::int64_t begin, std::int64_t end)) \
+    TAPIR_GPU_KERNEL(name, void(__VA_ARGS__, std::int64_t count))

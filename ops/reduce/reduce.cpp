@@ -100,6 +100,12 @@ Tensor as_computed(const Tensor& x, const Loc& loc) {
     return contiguous(to(x, compute_type(x.dtype())));
 }
 
+Tensor for_kernel(const Tensor& x, const Loc& loc) {
+    if (!on_gpu(x)) return as_computed(x, loc);
+    const detail::UnrecordedPartsOf parts(loc);
+    return contiguous(x);
+}
+
 namespace {
 
 // Appends a dimension to a list, and merges it with the last one if both lie behind each other in memory.
@@ -194,16 +200,14 @@ void run_in_parts(kernels::ReduceArgs args, std::int64_t rows, std::int64_t nume
 
 void run(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out, const Loc& loc) {
     const kernels::ReduceArgs args = arguments(x, dims, plan, out);
-    if (on_gpu(x)) return gpu::reduce(args, out->numel);
-    const std::int64_t rows = part_rows(args, x->numel, out->numel);
+    const std::int64_t rows = on_gpu(x) ? 0 : part_rows(args, x->numel, out->numel);
     if (rows > 0) return run_in_parts(args, rows, x->numel, out->numel, loc);
-    share_out(out->numel, x->numel / out->numel, [&](std::int64_t begin, std::int64_t end) { kernels::reduce(args, begin, end); });
+    TAPIR_LAUNCH(x, out->numel, x->numel / out->numel, reduce, args);
 }
 
 void run_moments(const TensorImpl* x, Over dims, const Plan& plan, const TensorImpl* out) {
     const kernels::ReduceArgs args = arguments(x, dims, plan, out);
-    if (on_gpu(x)) return gpu::moments(args, out->numel);
-    share_out(out->numel, x->numel / out->numel, [&](std::int64_t begin, std::int64_t end) { kernels::moments(args, begin, end); });
+    TAPIR_LAUNCH(x, out->numel, x->numel / out->numel, moments, args);
 }
 
 Tensor with_ones(const Tensor& g, const Shape& shape, Over dims) {

@@ -6,7 +6,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/make_impl.h"
-#include "tapir/ops/parallel_impl.h"
+#include "tapir/ops/kernels/launch.h"
 #include "tapir/ops/reduce/reduce_kernels.h"
 
 namespace tapir::reduction {
@@ -69,26 +69,12 @@ struct Lines {
     Lines(const TensorImpl* x, int dim) noexcept {
         for (int d = 0; d < x->rank; ++d) (d < dim ? outer : d == dim ? size : inner) *= x->sizes[d];
     }
+    std::int64_t count() const noexcept { return outer * inner; }
 };
 
 /// Returns x as contiguous float32, float64 or int64, for kernels that know only these; not recorded.
 Tensor as_computed(const Tensor& x, const Loc& loc = {});
-
-constexpr std::int64_t kParallelWork = 32 * 1024;  // elements; below, waking threads costs more than it gains
-
-/// Calls body(begin, end) for parts of [0, count), on several threads if there is enough work.
-template <class Body>
-void share_out(std::int64_t count, std::int64_t work_per_item, const Body& body) {
-    const bool is_small = count * work_per_item < 2 * kParallelWork;
-    if (!is_small && detail::shapes_only) [[unlikely]]
-        return;
-    if (is_small || count < 2 || num_threads() == 1) {
-        if (count > 0) body(std::int64_t{0}, count);
-        return;
-    }
-    // parallel_for cuts at multiples of 64, and an item may be large.
-    const std::int64_t grain = std::max<std::int64_t>(1, kParallelWork / std::max<std::int64_t>(work_per_item, 1));
-    parallel_for(count * 64, grain * 64, [&](std::int64_t begin, std::int64_t end) { body(begin / 64, end / 64); });
-}
+/// Returns x for kernels that know only these on the CPU, and all dtypes on a GPU.
+Tensor for_kernel(const Tensor& x, const Loc& loc = {});
 
 }  // namespace tapir::reduction

@@ -57,38 +57,20 @@ struct PickedArgs {
     void* to;
 };
 
-enum class Scan : std::uint8_t { sum, reverse_sum, prod, log_of_exps, reverse_log_of_exps };  // the last two: floating dtypes only
-
 }  // namespace tapir::kernels
 
-/// Computes outputs [begin, end), counted in row-major order.
-TAPIR_CPU_KERNEL(reduce, void(const tapir::kernels::ReduceArgs& args, std::int64_t begin, std::int64_t end))
+/// `count` outputs, counted in row-major order. A GPU reads element types as they are: it ignores args.compute, and the result is of
+/// args.out_dtype.
+TAPIR_KERNEL(reduce, const tapir::kernels::ReduceArgs& args)
+/// The variance, or its square root for Finish::sqrt, of the reduced elements: their squared distances from the mean divided by
+/// args.divisor. In float64 inside.
+TAPIR_KERNEL(moments, const tapir::kernels::ReduceArgs& args)
 /// Sums n contiguous floats: the fast path.
 TAPIR_CPU_KERNEL(sum_floats, double(const float* x, std::int64_t n))
-/// Computes the variance, or its square root for Finish::sqrt, of the reduced elements: their squared distances from the mean
-/// divided by args.divisor. In float64 inside.
-TAPIR_CPU_KERNEL(moments, void(const tapir::kernels::ReduceArgs& args, std::int64_t begin, std::int64_t end))
 /// Finds for lines [begin, end) the largest (or smallest) element, to out unless null, and the index of the first such.
 TAPIR_CPU_KERNEL(extreme, void(const tapir::kernels::LineArgs& args, bool largest, std::int64_t* indices, std::int64_t begin, std::int64_t end))
-/// Computes for lines [begin, end) running sums, products or logarithms of sums of exponentials.
-TAPIR_CPU_KERNEL(scan, void(const tapir::kernels::LineArgs& args, tapir::kernels::Scan kind, std::int64_t begin, std::int64_t end))
-/// Finds for lines [begin, end) the largest (or smallest) element so far, and its index; the last of equal ones. nan wins.
-TAPIR_CPU_KERNEL(scan_extreme, void(const tapir::kernels::LineArgs& args, bool largest, std::int64_t* indices, std::int64_t begin, std::int64_t end))
-/// Computes for lines [begin, end) the gradient of the running product for g, of x's shape; of the whole product for g with one
-/// element a line.
-TAPIR_CPU_KERNEL(prod_gradient, void(const tapir::kernels::LineArgs& args, const void* g, bool whole, std::int64_t begin, std::int64_t end))
-
-/// Computes all outputs, from element types as they are: args.compute is ignored, and the result is of args.out_dtype.
-TAPIR_GPU_KERNEL(reduce, void(const tapir::kernels::ReduceArgs& args, std::int64_t outputs))
-TAPIR_GPU_KERNEL(moments, void(const tapir::kernels::ReduceArgs& args, std::int64_t outputs))
 /// With args.reduction max or min: writes the elements, to args.out unless null, and the index of the first such. One dimension is
 /// reduced, or none.
 TAPIR_GPU_KERNEL(extreme, void(const tapir::kernels::ReduceArgs& args, std::int64_t* indices, std::int64_t outputs))
 /// Puts each element back where it was picked from.
 TAPIR_GPU_KERNEL(put_picked, void(const tapir::kernels::PickedArgs& args))
-/// Computes all lines; args.dtype is x's as it is, and out has the same, or int64 if x has integers.
-TAPIR_GPU_KERNEL(scan, void(const tapir::kernels::LineArgs& args, tapir::kernels::Scan kind, std::int64_t lines))
-/// Computes all lines, of any dtype.
-TAPIR_GPU_KERNEL(scan_extreme, void(const tapir::kernels::LineArgs& args, bool largest, std::int64_t* indices, std::int64_t lines))
-/// Computes all lines, of float32 or float64.
-TAPIR_GPU_KERNEL(prod_gradient, void(const tapir::kernels::LineArgs& args, const void* g, bool whole, std::int64_t lines))

@@ -72,13 +72,6 @@ struct SoftmaxAttrs {
 // The CPU's kernels know only float32 and float64.
 bool has_kernel(const TensorImpl* x) noexcept { return x->dtype == float32 || x->dtype == float64 || on_gpu(x); }
 
-// Returns x in the form that the kernels read.
-Tensor plain(const Tensor& x, const Loc& loc = {}) {
-    if (!on_gpu(x)) return as_computed(x, loc);
-    const detail::UnrecordedPartsOf parts(loc);
-    return contiguous(x);
-}
-
 // g: undefined for the forward pass.
 void run_softmax(const Tensor& input, const Tensor& g, const Tensor& out, const SoftmaxAttrs& attrs, bool log) {
     const TensorImpl* x = input.impl();
@@ -93,16 +86,13 @@ void run_softmax(const Tensor& input, const Tensor& g, const Tensor& out, const 
     }
     if (on_gpu(x)) {
         for (const Tensor* t : {&input, &g, &out}) on_stream(*t);
-        const std::int64_t count = lines.outer * lines.inner;
-        return g.defined() ? gpu::softmax_backward(args, count) : gpu::softmax(args, count);
     }
-    share_out(lines.outer * lines.inner, lines.size, [&](std::int64_t begin, std::int64_t end) {
-        if (args.g) {
-            kernels::softmax_backward(args, begin, end);
-        } else {
-            kernels::softmax(args, begin, end);
-        }
-    });
+    const std::int64_t count = lines.outer * lines.inner;
+    if (args.g) {
+        TAPIR_LAUNCH(x, count, lines.size, softmax_backward, args);
+    } else {
+        TAPIR_LAUNCH(x, count, lines.size, softmax, args);
+    }
 }
 
 Tensor softmax_along(const OpInfo& op, const In& x, int dim, bool log, std::int64_t first_query = -1) {
@@ -120,7 +110,7 @@ Tensor softmax_along(const OpInfo& op, const In& x, int dim, bool log, std::int6
         run_softmax(x.tensor, Tensor(), out, attrs, log);
     } else {
         const detail::UnrecordedPartsOf parts(x.loc);
-        const Tensor in = plain(x.tensor);
+        const Tensor in = for_kernel(x.tensor);
         detail::begin_op(op.name, in.impl(), x.loc);
         const Tensor result = detail::make_empty_like(in.impl(), in.dtype(), x.loc);
         run_softmax(in, Tensor(), result, attrs, log);
@@ -131,7 +121,7 @@ Tensor softmax_along(const OpInfo& op, const In& x, int dim, bool log, std::int6
 }
 
 Tensor softmax_gradient(const Tensor& y, const Tensor& g, int dim, bool log) {
-    const Tensor result = plain(y), from = plain(g);
+    const Tensor result = for_kernel(y), from = for_kernel(g);
     Tensor out = detail::make_empty_like(result.impl(), result.dtype(), Loc{});
     run_softmax(result, from, out, {dim}, log);
     return out;
@@ -211,13 +201,13 @@ Reduced reduced_together(const Tensor& x, Over o) {
         was_reduced = o.has(d);
     }
     if (runs <= 1 && (result.inner == 1 || on_gpu(x))) {
-        result.x = plain(x);
+        result.x = for_kernel(x);
         return result;
     }
     for (int d = 0; d < x.dim(); ++d) {
         if (o.has(d)) order.push_back(d);
     }
-    result.x = plain(permute(x, order));
+    result.x = for_kernel(permute(x, order));
     result.inner = 1;
     result.order = order;
     return result;
@@ -226,7 +216,7 @@ Reduced reduced_together(const Tensor& x, Over o) {
 // Computes g exp(x - y) on a GPU.
 Tensor logsumexp_gradient(const Tensor& x, const Tensor& y, const Tensor& grad, Over o) {
     const Reduced in = reduced_together(x, o);
-    const Tensor g = plain(grad);
+    const Tensor g = for_kernel(grad);
     const Tensor out = detail::make_empty_like(in.x.impl(), in.x.dtype(), Loc{});
     const kernels::SoftmaxArgs args{x.dtype(), true, in.size, in.inner, on_stream(in.x), on_stream(g), on_stream(out)};
     gpu::logsumexp_backward(args, on_stream(y), y.numel());
@@ -252,9 +242,8 @@ void run_logsumexp(const Reduced& in, const Tensor& out) {
     const kernels::SoftmaxArgs args{in.x.dtype(), true, in.size, in.inner, in.x.raw_data(), nullptr, out.raw_data()};
     if (on_gpu(in.x)) {
         for (const Tensor* t : {&in.x, &out}) on_stream(*t);
-        return gpu::logsumexp(args, out.numel());
     }
-    share_out(out.numel(), in.size, [&](std::int64_t begin, std::int64_t end) { kernels::logsumexp(args, begin, end); });
+    TAPIR_LAUNCH(in.x, out.numel(), in.size, logsumexp, args);
 }
 
 }  // namespace

@@ -31,14 +31,10 @@ constexpr std::int64_t seen_by(const SoftmaxArgs& args, std::int64_t line) {
 
 }  // namespace tapir::kernels
 
-TAPIR_CPU_KERNEL(softmax, void(const tapir::kernels::SoftmaxArgs& args, std::int64_t begin, std::int64_t end))
-TAPIR_CPU_KERNEL(softmax_backward, void(const tapir::kernels::SoftmaxArgs& args, std::int64_t begin, std::int64_t end))
-/// inner is 1, and out has one element a line.
-TAPIR_CPU_KERNEL(logsumexp, void(const tapir::kernels::SoftmaxArgs& args, std::int64_t begin, std::int64_t end))
-
-/// These take any floating dtype, which the result has too. `lines`: all of them. logsumexp takes any inner.
-TAPIR_GPU_KERNEL(softmax, void(const tapir::kernels::SoftmaxArgs& args, std::int64_t lines))
-TAPIR_GPU_KERNEL(softmax_backward, void(const tapir::kernels::SoftmaxArgs& args, std::int64_t lines))
-TAPIR_GPU_KERNEL(logsumexp, void(const tapir::kernels::SoftmaxArgs& args, std::int64_t lines))
+/// `count` lines. On the CPU of float32 and float64; on a GPU of any floating dtype, which the result has too.
+TAPIR_KERNEL(softmax, const tapir::kernels::SoftmaxArgs& args)
+TAPIR_KERNEL(softmax_backward, const tapir::kernels::SoftmaxArgs& args)
+/// out has one element a line. On the CPU inner is 1.
+TAPIR_KERNEL(logsumexp, const tapir::kernels::SoftmaxArgs& args)
 /// out = g exp(x - y), 0 where y is -inf; g and y have one element a line.
 TAPIR_GPU_KERNEL(logsumexp_backward, void(const tapir::kernels::SoftmaxArgs& args, const void* y, std::int64_t lines))

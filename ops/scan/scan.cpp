@@ -15,6 +15,7 @@
 #include "tapir/ops/reduce/reduce.h"
 #include "tapir/ops/reduce/reduce_impl.h"
 #include "tapir/ops/scan/scan.h"
+#include "tapir/ops/scan/scan_kernels.h"
 #include "tapir/ops/view/view.h"
 
 namespace tapir {
@@ -27,7 +28,7 @@ namespace {
 
 struct ScanAttrs {
     int dim;
-    Scan kind;
+    Scan scan;
 };
 
 void cumsum_rule(Backward& b);
@@ -78,28 +79,17 @@ namespace {
 
 // --- Running sums ----------------------------------------------------------------------------------------------------------
 
-Tensor scanned_on_gpu(const Tensor& x, const ScanAttrs& attrs, DType dtype, const Loc& loc) {
-    const detail::UnrecordedPartsOf parts(loc);
-    const Tensor in = contiguous(x), out = detail::make_empty_like(in.impl(), dtype, loc);
-    if (x.numel() > 0) {
-        const Lines lines(in.impl(), attrs.dim);
-        const kernels::LineArgs args{in.dtype(), lines.size, lines.inner, in.raw_data(), out.raw_data()};
-        gpu::scan(args, attrs.kind, lines.outer * lines.inner);
-    }
-    return out;
-}
-
 Tensor scanned(const Tensor& x, const ScanAttrs& attrs, const Loc& loc) {
+    const detail::UnrecordedPartsOf parts(loc);
     const DType dtype = is_floating(x.dtype()) ? x.dtype() : int64;
-    if (on_gpu(x)) return scanned_on_gpu(x, attrs, dtype, loc);
-    const Tensor in = as_computed(x, loc);
-    const Tensor out = in.shares_storage(x) ? detail::make_empty_like(in.impl(), in.dtype(), loc) : in;  // a copy is overwritten in place
+    const Tensor in = for_kernel(x, loc);
+    const bool is_copy = !on_gpu(in) && !in.shares_storage(x);  // it is overwritten in place
+    const Tensor out = is_copy ? in : detail::make_empty_like(in.impl(), on_gpu(in) ? dtype : in.dtype(), loc);
     if (x.numel() > 0) {
         const Lines lines(in.impl(), attrs.dim);
         const kernels::LineArgs args{in.dtype(), lines.size, lines.inner, in.raw_data(), out.raw_data()};
-        share_out(lines.outer * lines.inner, lines.size, [&](std::int64_t begin, std::int64_t end) { kernels::scan(args, attrs.kind, begin, end); });
+        TAPIR_LAUNCH(in, lines.count(), lines.size, scan, args, attrs.scan);
     }
-    const detail::UnrecordedPartsOf parts(loc);
     return to(out, dtype);
 }
 
@@ -112,13 +102,11 @@ Tensor scan_sum(const In& x, const ScanAttrs& attrs) {
 // The gradient of running sums is the running sum of the gradient, from the other end.
 void cumsum_rule(Backward& b) {
     if (!b.needs(0)) return;
-    const auto& [dim, kind] = b.attrs<ScanAttrs>();
-    b.give(0, scan_sum(b.grad(), {dim, kind == Scan::sum ? Scan::reverse_sum : Scan::sum}));
+    const auto& [dim, scan] = b.attrs<ScanAttrs>();
+    b.give(0, scan_sum(b.grad(), {dim, {Scan::sum, !scan.reverse}}));
 }
 
-Tensor scan_of_exps(const Tensor& x, bool reverse, int dim) {
-    return scanned(x, {dim, reverse ? Scan::reverse_log_of_exps : Scan::log_of_exps}, Loc{});
-}
+Tensor scan_of_exps(const Tensor& x, bool reverse, int dim) { return scanned(x, {dim, {Scan::log_of_exps, reverse}}, Loc{}); }
 
 // out[i] = exp(a[i]) * (the sum of g[k] exp(b[k]) for k up to i, or from i on): the gradient of logcumsumexp is made of it, and so is
 // its own gradient. It takes running logarithms of the positive and of the negative terms, so that nothing overflows; a nan in g stays.
@@ -177,19 +165,14 @@ ValuesIndices running_extreme(const OpInfo& op, const In& x, Dim dim, bool large
     {
         detail::begin_op(op.name, x.tensor.impl(), x.loc);
         const detail::UnrecordedPartsOf parts(x.loc);
-        const Tensor in = on_gpu(x.tensor) ? contiguous(x.tensor) : as_computed(x.tensor);
+        const Tensor in = for_kernel(x.tensor);
         out.values = on_gpu(in) || in.shares_storage(x.tensor) ? detail::make_empty_like(in.impl(), in.dtype(), x.loc) : in;
         out.indices = detail::make_empty_like(in.impl(), int64, x.loc);
         if (in.numel() > 0) {
             const Lines lines(in.impl(), along);
             const kernels::LineArgs args{in.dtype(), lines.size, lines.inner, in.raw_data(), out.values.raw_data()};
             auto* indices = static_cast<std::int64_t*>(out.indices.raw_data());
-            if (on_gpu(in)) {
-                gpu::scan_extreme(args, largest, indices, lines.outer * lines.inner);
-            } else {
-                share_out(lines.outer * lines.inner, lines.size,
-                          [&](std::int64_t begin, std::int64_t end) { kernels::scan_extreme(args, largest, indices, begin, end); });
-            }
+            TAPIR_LAUNCH(in, lines.count(), lines.size, scan_extreme, args, largest, indices);
         }
         out.values = to(out.values, dtype);
     }
@@ -245,12 +228,7 @@ Tensor product_gradient(const Tensor& x, const Tensor& g, int dim, bool whole, b
     const Tensor out = detail::make_empty_like(in.impl(), in.dtype(), Loc{});
     const Lines lines(in.impl(), dim);
     const kernels::LineArgs args{in.dtype(), lines.size, lines.inner, in.raw_data(), out.raw_data()};
-    if (on_gpu(x)) {
-        gpu::prod_gradient(args, from.raw_data(), whole, lines.outer * lines.inner);
-        return out;
-    }
-    share_out(lines.outer * lines.inner, lines.size,
-              [&](std::int64_t begin, std::int64_t end) { kernels::prod_gradient(args, from.raw_data(), whole, begin, end); });
+    TAPIR_LAUNCH(x, lines.count(), lines.size, prod_gradient, args, from.raw_data(), whole);
     return out;
 }
 
@@ -289,13 +267,13 @@ Tensor product(const In& x, Over o) {
 Tensor cumsum(In x, Dim dim) {
     detail::check_defined(x, "cumsum");
     if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return cumsum(In(wide, x.loc), dim);
-    return scan_sum(x, {detail::wrap_dim(dim, x.tensor.dim(), "cumsum", x.loc), Scan::sum});
+    return scan_sum(x, {detail::wrap_dim(dim, x.tensor.dim(), "cumsum", x.loc), {Scan::sum}});
 }
 
 Tensor cumprod(In x, Dim dim) {
     detail::check_defined(x, "cumprod");
     if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return cumprod(In(wide, x.loc), dim);
-    const ScanAttrs attrs{detail::wrap_dim(dim, x.tensor.dim(), "cumprod", x.loc), Scan::prod};
+    const ScanAttrs attrs{detail::wrap_dim(dim, x.tensor.dim(), "cumprod", x.loc), {Scan::prod}};
     Tensor out = scanned(x.tensor, attrs, x.loc);
     if (detail::thread.observed) record(cumprod_op, x.loc, {&x.tensor}, out, {&x.tensor}, attrs);
     return out;
@@ -308,7 +286,7 @@ Tensor logcumsumexp(In x, Dim dim) {
     detail::check_defined(x, "logcumsumexp");
     if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return logcumsumexp(In(wide, x.loc), dim);
     if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "logcumsumexp: needs a floating dtype, got {}; convert with to(float32)", name(x->dtype));
-    const ScanAttrs attrs{detail::wrap_dim(dim, x.tensor.dim(), "logcumsumexp", x.loc), Scan::log_of_exps};
+    const ScanAttrs attrs{detail::wrap_dim(dim, x.tensor.dim(), "logcumsumexp", x.loc), {Scan::log_of_exps}};
     Tensor out = scanned(x.tensor, attrs, x.loc);
     if (detail::thread.observed) record(logcumsumexp_op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, attrs);
     return out;
@@ -345,15 +323,9 @@ Tensor sum_again(const Tensor& x, const ScanAttrs& a) {
     return scan_sum(x, a);
 }
 
-void scan_fields(Fields& f, ScanAttrs& a) {
-    bool reverse = a.kind == Scan::reverse_sum;
-    f("dim", a.dim)("reverse", reverse);
-    a.kind = reverse ? Scan::reverse_sum : Scan::sum;
-}
-
 }  // namespace
 
-TAPIR_FORM(cumsum, 1, ScanAttrs, same(along(t[0], a.dim), summed(t[0].dtype)), sum_again(x[0], a), scan_fields(f, a));
+TAPIR_FORM(cumsum, 1, ScanAttrs, same(along(t[0], a.dim), summed(t[0].dtype)), sum_again(x[0], a), f("dim", a.dim)("reverse", a.scan.reverse));
 TAPIR_FORM(cumprod, 1, ScanAttrs, same(along(t[0], a.dim), summed(t[0].dtype)), cumprod(x[0], a.dim), f("dim", a.dim));
 TAPIR_FORM(logcumsumexp, 1, ScanAttrs, same(along(t[0], a.dim), floating(t[0].dtype)), logcumsumexp(x[0], a.dim), f("dim", a.dim));
 TAPIR_FORM(cummax, 1, int, several(same(along(t[0], a)), same(t[0], DType::int64)), detail::outputs(cummax(x[0], a)), f("dim", a));

@@ -1,7 +1,7 @@
 // Running sums, products, extremes and logarithms of sums of exponentials along lines, and the gradients of products. float32 accumulates in float64.
 #include "tapir/ops/cpu/math_impl.h"
-#include "tapir/ops/reduce/reduce_kernels.h"
 #include "tapir/ops/reduce/reduce_simd_cpu.h"
+#include "tapir/ops/scan/scan_kernels.h"
 
 namespace tapir::kernels {
 namespace TAPIR_ISA {
@@ -9,68 +9,54 @@ namespace {
 
 constexpr i64 kColumns = 512;
 
-// Combines to log(e^a + e^b). A nan stays, once it was met.
-struct LogAddExp {
-    template <class T>
-    static constexpr T identity() {
-        return -static_cast<T>(__builtin_inf());
-    }
-    template <class X>
-    [[gnu::always_inline]] static X combine(X a, X b) {
-        const X larger = Max::combine(a, b), apart = a == b ? X(0) : a > b ? b - a : a - b;
-        return larger + log1p(exp(apart));
-    }
-};
+#define TAPIR_SCALAR [[gnu::always_inline]] inline
+#define TAPIR_SCAN_HOST inline
+#include "tapir/ops/scan/scan_functions.h"
+#undef TAPIR_SCALAR
+#undef TAPIR_SCAN_HOST
 
 template <class Op, class T>
-void scan_row(const T* x, T* y, i64 n, i64 step) {
-    Wide<T> sum = Op::template identity<Wide<T>>();
+void scan_row(const Op& op, const T* x, T* y, i64 n, i64 step) {
+    auto state = op.identity();
     for (i64 i = 0; i < n; ++i, x += step, y += step) {
-        sum = Op::combine(sum, static_cast<Wide<T>>(*x));
-        *y = static_cast<T>(sum);
+        state = op.combine(state, op.of(static_cast<Wide<T>>(*x)));
+        *y = static_cast<T>(op.value(state));
     }
 }
 
 // `step`: the distance of a line's elements, negative for reverse scans.
 template <class Op, class T>
-void scan_columns(const T* x, T* y, i64 n, i64 step, i64 width) {
-    alignas(64) Wide<T> sums[kColumns];
-    for (i64 j = 0; j < width; ++j) sums[j] = Op::template identity<Wide<T>>();
+void scan_columns(const Op& op, const T* x, T* y, i64 n, i64 step, i64 width) {
+    alignas(64) typename Op::State states[kColumns];
+    for (i64 j = 0; j < width; ++j) states[j] = op.identity();
     for (i64 i = 0; i < n; ++i, x += step, y += step) {
 #pragma omp simd
         for (i64 j = 0; j < width; ++j) {
-            sums[j] = Op::combine(sums[j], static_cast<Wide<T>>(x[j]));
-            y[j] = static_cast<T>(sums[j]);
+            states[j] = op.combine(states[j], op.of(static_cast<Wide<T>>(x[j])));
+            y[j] = static_cast<T>(op.value(states[j]));
         }
     }
 }
 
-template <class Op, class T>
-void scan_lines(const LineArgs& args, bool reverse, i64 begin, i64 end) {
-    const i64 step = reverse ? -args.inner : args.inner;
-    for (i64 line = begin; line < end;) {
-        const i64 column = line % args.inner;
-        const i64 width = smaller(smaller(args.inner - column, kColumns), end - line);
-        const i64 first = reverse ? args.size - 1 : 0;
-        const i64 offset = ((line / args.inner) * args.size + first) * args.inner + column;
-        const T* x = static_cast<const T*>(args.x) + offset;
-        T* y = static_cast<T*>(args.out) + offset;
-        if (width == 1) {
-            scan_row<Op>(x, y, args.size, step);
-        } else {
-            scan_columns<Op>(x, y, args.size, step, width);
+template <class T>
+void scan_lines(const LineArgs& args, const Scan& scan, i64 begin, i64 end) {
+    with_scan<Wide<T>>(scan, [&](const auto& op) {
+        const i64 step = scan.reverse ? -args.inner : args.inner;
+        for (i64 line = begin; line < end;) {
+            const i64 column = line % args.inner;
+            const i64 width = smaller(smaller(args.inner - column, kColumns), end - line);
+            const i64 first = scan.reverse ? args.size - 1 : 0;
+            const i64 offset = ((line / args.inner) * args.size + first) * args.inner + column;
+            const T* x = static_cast<const T*>(args.x) + offset;
+            T* y = static_cast<T*>(args.out) + offset;
+            if (width == 1) {
+                scan_row(op, x, y, args.size, step);
+            } else {
+                scan_columns(op, x, y, args.size, step, width);
+            }
+            line += width;
         }
-        line += width;
-    }
-}
-
-template <class Op>
-void scan_as(const LineArgs& args, bool reverse, i64 begin, i64 end) {
-    switch (args.dtype) {
-        case DType::float32: return scan_lines<Op, float>(args, reverse, begin, end);
-        case DType::float64: return scan_lines<Op, double>(args, reverse, begin, end);
-        default: return scan_lines<Op, u64>(args, reverse, begin, end);  // wraps around
-    }
+    });
 }
 
 // Scans `width` lines beside each other. Better: is the new element as good as the best so far, or nan?
@@ -154,19 +140,11 @@ void prod_gradient_lines(const LineArgs& args, const T* g, bool whole, i64 begin
 
 }  // namespace
 
-void scan(const LineArgs& args, Scan kind, i64 begin, i64 end) {
-    switch (kind) {
-        case Scan::sum: return scan_as<Sum>(args, false, begin, end);
-        case Scan::reverse_sum: return scan_as<Sum>(args, true, begin, end);
-        case Scan::prod: return scan_as<Prod>(args, false, begin, end);
-        case Scan::log_of_exps:
-        case Scan::reverse_log_of_exps: break;
-    }
-    const bool reverse = kind == Scan::reverse_log_of_exps;
-    if (args.dtype == DType::float32) {
-        scan_lines<LogAddExp, float>(args, reverse, begin, end);
-    } else {
-        scan_lines<LogAddExp, double>(args, reverse, begin, end);
+void scan(const LineArgs& args, const Scan& scan, i64 begin, i64 end) {
+    switch (args.dtype) {
+        case DType::float32: return scan_lines<float>(args, scan, begin, end);
+        case DType::float64: return scan_lines<double>(args, scan, begin, end);
+        default: return scan_lines<u64>(args, scan, begin, end);  // wraps around
     }
 }
 

@@ -487,7 +487,7 @@ bool fused_reduce_into(const FormCall& x, const Tensor& out) {
         reduction::run(&in, {2, false}, how, &result);
     };
     const auto reduce_small = [&](void* from) {
-        if (last.finish == kernels::Finish::none && dtype == float32 && sizes.numel < reduction::kParallelWork) {
+        if (last.finish == kernels::Finish::none && dtype == float32 && sizes.numel < kParallelWork) {
             *static_cast<float*>(out.raw_data()) = static_cast<float>(kernels::sum_floats(static_cast<const float*>(from), sizes.numel));
         } else {
             reduce(from, dtype, 1, sizes.numel, last, out.raw_data(), dtype);
@@ -513,7 +513,7 @@ bool fused_reduce_into(const FormCall& x, const Tensor& out) {
         const std::int64_t parts = (sizes.numel + part - 1) / part;
         const Tensor partial = detail::make_empty(Shape(parts), plan.compute, Device(), Loc{});
         const auto size = static_cast<std::int64_t>(itemsize(plan.compute));
-        reduction::share_out(parts, part, [&](std::int64_t from, std::int64_t to) {
+        share_out(parts, part, [&](std::int64_t from, std::int64_t to) {
             void* scratch = room(part);
             for (std::int64_t i = from; i < to; ++i) {
                 const std::int64_t begin = i * part, end = std::min(begin + part, sizes.numel);
@@ -526,7 +526,7 @@ bool fused_reduce_into(const FormCall& x, const Tensor& out) {
     }
     if (is_last && count > 1 && count <= part && (rows > 64 || sizes.numel < 2 * part)) {
         const std::int64_t together = std::max<std::int64_t>(1, chunk / count);
-        reduction::share_out(rows, count * args.step_count, [&](std::int64_t from, std::int64_t to) {
+        share_out(rows, count * args.step_count, [&](std::int64_t from, std::int64_t to) {
             void* scratch = room(std::min(together, to - from) * count);
             for (std::int64_t row = from; row < to; row += together) {
                 const std::int64_t now = std::min(together, to - row);
