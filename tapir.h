@@ -30,6 +30,7 @@
 #include "tapir/ops/arrange/sort.h"
 #include "tapir/ops/arrange/unique.h"
 #include "tapir/ops/attention/attention.h"
+#include "tapir/ops/batch/batch.h"
 #include "tapir/ops/convolution/convolution.h"
 #include "tapir/ops/elementwise/activation.h"
 #include "tapir/ops/elementwise/compare.h"

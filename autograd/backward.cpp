@@ -378,6 +378,7 @@ void BackwardRun::want(const std::vector<std::uint32_t>& sources) {
 
 // See Note [What an error leaves behind].
 void BackwardRun::check_reached() {
+    for (const RowBlock::Reference& block : walk_.log.row_blocks) block->learn();
     set(walk_.reached, y_value_);
     for (std::size_t i = y_value_ + std::size_t{1}; i-- > walk_.begin;) {
         const auto index = static_cast<std::uint32_t>(i);

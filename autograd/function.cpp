@@ -5,7 +5,9 @@
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/tape.h"
+#include "tapir/autograd/thread_tapes_impl.h"
 #include "tapir/autograd/users_function_impl.h"
+#include "tapir/autograd/watch/watch_impl.h"
 #include "tapir/core/broadcast_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
@@ -31,6 +33,15 @@ class InForward {
  private:
     const char* outer_;
 };
+
+}  // namespace
+
+void exchange_words(TapeWords& words) noexcept {
+    std::swap(in_forward, words.in_forward);
+    OperandNames::exchange(words.operand_names);
+}
+
+namespace {
 
 struct FunctionRecord : RecordObject {
     CustomFunction::BackwardFn backward = nullptr;

@@ -233,6 +233,7 @@ void Log::clear() noexcept {
     hooks.clear();
     retained.clear();
     stream_runs.clear();
+    row_blocks.clear();
     arena.reset();
 }
 

@@ -94,6 +94,43 @@ class Arena {
     std::byte* end_ = nullptr;
 };
 
+/// A tensor whose rows are tensors of their own: see ops/batch/rows.cpp. It counts its references.
+class RowBlock {
+ public:
+    RowBlock() = default;
+    virtual ~RowBlock() = default;
+    RowBlock(const RowBlock&) = delete;
+    RowBlock& operator=(const RowBlock&) = delete;
+    /// Marks the block as written to if one of its rows was.
+    virtual void learn() noexcept = 0;
+    void share() noexcept { detail::add_ref(refs_); }
+    void drop() noexcept {
+        if (detail::drop_ref(refs_)) delete this;
+    }
+
+    class Reference {
+     public:
+        /// Takes the first reference over, that of the maker.
+        explicit Reference(RowBlock* block) noexcept : block_(block) {}
+        Reference(const Reference& other) noexcept : block_(other.block_) { block_->share(); }
+        Reference(Reference&& other) noexcept : block_(std::exchange(other.block_, nullptr)) {}
+        Reference& operator=(Reference other) noexcept {
+            std::swap(block_, other.block_);
+            return *this;
+        }
+        ~Reference() {
+            if (block_) block_->drop();
+        }
+        RowBlock* operator->() const noexcept { return block_; }
+
+     private:
+        RowBlock* block_;
+    };
+
+ private:
+    std::uint32_t refs_ = 1;
+};
+
 struct Log {
     std::uint32_t id = 0;                // the outermost tape's number; 0 while the log is not in use
     int depth = 0;                       // the number of tapes that are open on it
@@ -116,6 +153,7 @@ struct Log {
         void* stream;  // as in core/device_impl.h
     };
     std::vector<StreamRun> stream_runs;
+    std::vector<RowBlock::Reference> row_blocks;  // of groups that batch() has computed
 
     /// The record that made a value: for a further output, that of its op.
     std::uint32_t maker_of(std::uint32_t value) const noexcept {

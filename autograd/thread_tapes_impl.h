@@ -9,6 +9,7 @@
 namespace tapir {
 
 class ApartScope;
+class OperandNames;
 class Tape;
 struct Log;
 
@@ -33,6 +34,14 @@ struct ThreadTapes {
     void forget(Tape* innermost_of_chain) noexcept;
     bool take_out_of(Tape*& innermost_of_chain, Tape& tape) noexcept;
 };
+
+/// The thread's other state of the tape that belongs to what runs: see core/thread_words_impl.h.
+struct TapeWords {
+    const char* in_forward = nullptr;             // function.cpp: the custom function whose forward runs
+    const OperandNames* operand_names = nullptr;  // watch/watch.cpp
+};
+/// Gives the thread these, and keeps the thread's.
+void exchange_words(TapeWords& words) noexcept;
 
 /// Releases the records of a log whose tapes have ended and which nobody walks any more.
 void close_log(Log* log) noexcept;

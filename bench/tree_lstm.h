@@ -4,6 +4,7 @@
 #include <tapir/tapir.h>
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "sst.h"
@@ -64,6 +65,26 @@ struct TreeLstm {
     Tensor embedding, leaf_w, leaf_b, inner_w, inner_b, class_w, class_b;
     std::int64_t h;
 };
+
+/// One pass, with the trees of a step computed together.
+inline void train_batched(const TreeLstm& model, tapir::optim::Adagrad& optimizer, const std::vector<Example>& list, std::size_t trees_per_step,
+                          double* loss_first, double* loss_pass) {
+    *loss_pass = 0;
+    for (std::size_t i = 0; i < list.size(); i += trees_per_step) {
+        const std::span<const Example> examples(list.data() + i, std::min(trees_per_step, list.size() - i));
+        Tape tape;
+        const std::vector<Tensor> losses = tapir::batch(examples, [&](const Example& example) {
+            return tapir::cross_entropy(model.logits(example, /*leaves_together=*/false), example.labels, {.reduction = tapir::Reduction::sum});
+        });
+        tape.backward(tapir::sum(tapir::stack(losses)));
+        for (std::size_t k = 0; k < losses.size(); ++k) {
+            *loss_pass += losses[k].item<double>();
+            if (i + k + 1 == kTreesPerStep) *loss_first = *loss_pass;
+        }
+        optimizer.step();
+        optimizer.zero_grad();
+    }
+}
 
 /// One pass. The losses are read after each step, so that a device need not be waited for after each tree.
 inline void train(const TreeLstm& model, tapir::optim::Adagrad& optimizer, const std::vector<Example>& list, bool leaves_together, double* loss_first,

@@ -11,6 +11,7 @@
 #include "tapir/core/module_name.h"
 #include "tapir/core/own_lines_impl.h"
 #include "tapir/core/thread_impl.h"
+#include "tapir/core/thread_words_impl.h"
 
 namespace tapir {
 
@@ -58,6 +59,12 @@ detail::ComposedOp::ComposedOp(const char* op) noexcept : outer_(composed) {
 }
 
 detail::ComposedOp::~ComposedOp() { composed = outer_; }
+
+void detail::exchange_error_words(ThreadWords& words) noexcept {
+    const auto* const before = std::exchange(stand_in, static_cast<const StandInLine*>(words.stand_in));
+    words.stand_in = before;
+    std::swap(composed, words.composed);
+}
 
 const char* detail::ComposedOp::current() noexcept { return composed; }
 

@@ -1,6 +1,10 @@
 // Philox for one counter at a time, and generators. ops/cpu/random.cpp fills arrays with the same numbers.
 #include "tapir/core/generator.h"
 
+#include <utility>
+
+#include "tapir/core/thread_words_impl.h"
+
 namespace tapir {
 
 Philox philox4x32(std::uint64_t counter, std::uint64_t stream, std::uint64_t key) noexcept {
@@ -32,9 +36,12 @@ std::uint64_t Generator::take(std::uint64_t count) noexcept { return __atomic_fe
 
 namespace {
 constinit Generator g_generator;
-}
+constinit thread_local Generator* own_generator = nullptr;  // of an instance of batch()
+}  // namespace
 
-Generator& default_generator() noexcept { return g_generator; }
+Generator* detail::exchange_generator(Generator* own) noexcept { return std::exchange(own_generator, own); }
+
+Generator& default_generator() noexcept { return own_generator ? *own_generator : g_generator; }
 void manual_seed(std::uint64_t seed) noexcept { g_generator.manual_seed(seed); }
 
 }  // namespace tapir

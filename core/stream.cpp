@@ -1,5 +1,6 @@
 // Devices, streams and events for users, built on device_impl.h; and the current op of a thread.
 #include "tapir/core/stream.h"
+#include "tapir/core/thread_words_impl.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -57,6 +58,8 @@ namespace {
 // The innermost StreamScope's stream; null outside of one.
 constinit thread_local const Stream* scoped_stream = nullptr;
 }  // namespace
+
+void detail::exchange_stream(ThreadWords& words) noexcept { std::swap(scoped_stream, words.scoped_stream); }
 
 Stream Stream::current(Loc loc) { return current(scoped_stream ? scoped_stream->device() : default_device(), loc); }
 

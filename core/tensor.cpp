@@ -146,6 +146,24 @@ Tensor make_empty(const std::int64_t* sizes, int rank, std::int64_t numel, DType
     return Tensor::adopt(impl);
 }
 
+Tensor make_row(const TensorImpl* block, std::int64_t i, void (*release)(Storage*), void* context) {
+    TensorImpl* impl = new_owner(0);
+    if (!impl) fail_no_memory(Loc{});
+    const std::int64_t numel = block->numel / block->sizes[0];
+    Storage* storage = impl->storage;
+    storage->nbytes = static_cast<std::size_t>(numel) * itemsize(block->dtype);
+    storage->data = block->data + static_cast<std::size_t>(i) * storage->nbytes;
+    storage->release = release;
+    storage->context = context;
+    storage->stream = block->storage->stream;
+    storage->device = impl->device = block->device;
+    impl->dtype = block->dtype;
+    impl->data = storage->data;
+    impl->numel = numel;
+    set_contiguous(impl, block->sizes + 1, block->rank - 1);
+    return Tensor::adopt(impl);
+}
+
 namespace {
 
 // Computes the strides of a tensor without gaps whose dimension 1 comes last.

@@ -210,7 +210,7 @@ void scan_lines(const Op& op, const LineArgs& args, i64 lines, bool reverse) {
 
 #define TAPIR_SCALAR __device__ __forceinline__
 #define TAPIR_SCAN_HOST
-#include "tapir/ops/scan/scan_functions.h"
+#include "tapir/ops/kernels/scan_functions.h"
 #undef TAPIR_SCALAR
 #undef TAPIR_SCAN_HOST
 

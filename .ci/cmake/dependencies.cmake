@@ -1,4 +1,4 @@
-# Finds what the library links to: fmt, threads; OpenMP, oneDNN, zlib and LAPACK (all four optional); nlohmann-json (headers only);
+# Finds what the library links to: fmt, threads; OpenMP, oneDNN, zlib, LAPACK and Boost.Context (all five optional); nlohmann-json (headers only);
 # for Tapir::onnx ONNX's protobuf messages.
 # Sets TAPIR_PRIVATE_LIBS, and what a user of the static library must find or link in turn: TAPIR_FIND_DEPENDENCIES for
 # TapirConfig.cmake, TAPIR_PC_REQUIRES and TAPIR_PC_LIBS for tapir.pc. A missing package: see .ci/install-deps.
@@ -35,6 +35,7 @@ tapir_optional(TAPIR_ONEDNN DNNL DNNL::dnnl "-ldnnl" "dnnl.hpp or libdnnl")
 tapir_optional(TAPIR_ZLIB ZLIB ZLIB::ZLIB "-lz" "zlib.h or libz")
 tapir_optional(TAPIR_LAPACK LinalgLAPACK LinalgLAPACK::lapack "-Wl,--push-state,--as-needed,-llapack,-lblas,--pop-state"
                "liblapack or libblas")
+tapir_optional(TAPIR_FIBERS BoostContext BoostContext::context "-lboost_context" "boost/context or libboost_context")
 
 # Of Tapir::onnx alone.
 set(TAPIR_WITH_ONNX OFF)

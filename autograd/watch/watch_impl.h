@@ -75,6 +75,7 @@ class OperandNames {
     OperandNames& operator=(const OperandNames&) = delete;
     /// Null if no names are given.
     static const char* of_input(int i) noexcept { return current ? current->inputs_[i] : nullptr; }
+    static void exchange(const OperandNames*& names) noexcept { std::swap(current, names); }
     static const char* of_output(int k) noexcept { return current ? current->outputs_[k] : nullptr; }
 
  private:

@@ -36,6 +36,7 @@ Options parse_options(int argc, char** argv) {
     app.add_option("--hidden", o.hidden, "width of the states")->check(above_zero);
     app.add_option("--embedding", o.embedding, "width of the word vectors [as hidden]")->check(above_zero);
     app.add_option("--batch", o.batch, "trees a step")->check(above_zero)->capture_default_str();
+    app.add_flag("!--no-batch", o.together, "one tree after the other, instead of all of a step at the same time");
     app.add_option("--optimizer", o.optimizer, "sgd, adagrad, adam or adamw")->check(CLI::IsMember({"sgd", "adagrad", "adam", "adamw"}));
     app.add_option("--lr", o.lr, "learning rate")->check(above_zero);
     app.add_option("--lr-decay", o.lr_decay, "linear (to 0 over all epochs) or none")->check(CLI::IsMember({"linear", "none"}));

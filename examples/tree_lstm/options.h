@@ -18,6 +18,7 @@ struct Options {
     int hidden = 0;     ///< likewise
     int embedding = 0;  ///< 0: as hidden
     int batch = 25;
+    bool together = true;   ///< all trees of a step are computed together
     std::string optimizer;  ///< empty: the data set's default
     double lr = 0;
     std::string lr_decay;  ///< "linear" to 0 over all epochs, or "none"; empty: the data set's default

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <numeric>
 #include <random>
+#include <span>
 
 #include "listops.h"
 #include "progress.h"
@@ -95,13 +96,15 @@ void train_epoch(Model& model, optim::Optimizer& optimizer, const Dataset& data,
         const std::size_t end = std::min(order.size(), start + static_cast<std::size_t>(o.batch));
         set_rates(optimizer, o, (epoch - 1 + static_cast<double>(start) / static_cast<double>(order.size())) / o.epochs);
         Tape tape;
-        Tensor loss = zeros({});
-        for (std::size_t i = start; i < end; ++i) {
-            const Tree& tree = data.train[order[i]];
-            const Tensor scores = model.forward(tree);
-            loss = loss + loss_of(scores, tree);
-            count.add(scores, tree);
-        }
+        const std::vector<Tensor> losses = batch(std::span(order).subspan(start, end - start),
+                                                 [&](std::size_t i) {
+                                                     const Tree& tree = data.train[i];
+                                                     const Tensor scores = model.forward(tree);
+                                                     count.add(scores, tree);
+                                                     return loss_of(scores, tree);
+                                                 },
+                                                 {.together = o.together});
+        const Tensor loss = sum(stack(losses));
         tape.backward(loss / static_cast<double>(end - start));
         if (log) {
             const std::int64_t step = steps_before(data, o, epoch) + static_cast<std::int64_t>(start) / o.batch;

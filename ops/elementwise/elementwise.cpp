@@ -3,6 +3,7 @@
 #include "tapir/autograd/log_impl.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/watch/watch_impl.h"
+#include "tapir/ops/batch/rows_impl.h"
 #include "tapir/ops/elementwise/mask.h"
 
 #include <cmath>
@@ -585,8 +586,20 @@ void run(const kernels::ElementwiseKernel& kernel, const Tensor& out, const Tens
 
 namespace {
 
+// Returns true if the call was computed together with its peers in batch().
+[[gnu::noinline]] bool in_group(const ElementwiseOp& op, const Tensor* const* in, int count, const double* params, const Loc& loc, Tensor& out) {
+    detail::BatchKey key;
+    for (int p = 0; p < op.info.params; ++p) key.add(params[p]);
+    const auto rule = [&](const detail::Batched& b, Tensor* results) {
+        const auto x = [&](int k) { return detail::aligned(b, k, count); };
+        results[0] = count == 1 ? unary(op, x(0), params, loc) : count == 2 ? binary(op, x(0), x(1), loc) : ternary(op, x(0), x(1), x(2), loc);
+    };
+    return detail::batched({op.info, loc, in, count, key, {.shared = 0b111}}, rule, {&out});
+}
+
 // Handles one or two operands that are not plain. Those of one device, shape and dtype, without gaps, still have a fast path.
 [[gnu::noinline]] Tensor not_plain(const ElementwiseOp& op, const Tensor* const* in, int count, Loop loop, const double* params, const Loc& loc) {
+    if (Tensor out; detail::in_batch() && in_group(op, in, count, params, loc, out)) return out;
     const TensorImpl *x = in[0]->impl(), *z = in[count - 1]->impl();
     const bool alike = loop && x->device == z->device && x->dtype == z->dtype && (on_gpu(x) || is_plain(x)) && are_alike(x, in, count);
     if (!alike) return general(op, in, count, result_type(in, count), params, loc);
@@ -607,8 +620,10 @@ Tensor unary(const ElementwiseOp& op, const Tensor& x, const double* params, con
     const Loop loop = computed_directly(impl->dtype) ? quick_loop(op.index, kernels::compute_of(impl->dtype)) : nullptr;
     if (!is_plain(impl) || !loop) [[unlikely]]
         return not_plain(op, in, 1, loop, params, loc);
-    if (detail::watching_ops) [[unlikely]]
+    if (detail::watching_ops) [[unlikely]] {
+        if (Tensor made; detail::in_batch() && in_group(op, in, 1, params, loc, made)) return made;
         detail::begin_watched_op(op.info.name, impl, loc);
+    }
     const DType dtype = op.to_bool ? bool_ : impl->dtype;
     Tensor out = detail::make_empty_like(impl, dtype, loc);
     const void* data[] = {impl->data};
@@ -626,8 +641,10 @@ Tensor binary(const ElementwiseOp& op, const Tensor& a, const Tensor& b, const L
     const Loop loop = computed_directly(x->dtype) ? quick_loop(op.index, kernels::compute_of(x->dtype)) : nullptr;
     if (!loop || x->dtype != z->dtype || !is_plain(x) || !is_plain(z) || !same_sizes(x, z)) [[unlikely]]
         return not_plain(op, in, 2, loop, nullptr, loc);
-    if (detail::watching_ops) [[unlikely]]
+    if (detail::watching_ops) [[unlikely]] {
+        if (Tensor made; detail::in_batch() && in_group(op, in, 2, nullptr, loc, made)) return made;
         detail::begin_watched_op(op.info.name, x, loc);
+    }
     const DType dtype = op.to_bool ? bool_ : x->dtype;
     Tensor out = detail::make_empty_like(x, dtype, loc);
     const void* data[] = {x->data, z->data};
@@ -637,6 +654,16 @@ Tensor binary(const ElementwiseOp& op, const Tensor& a, const Tensor& b, const L
 }
 
 namespace {
+
+Tensor with_number(const ElementwiseOp& op, const Tensor& t, Scalar number, int place, const Loc& loc);
+
+[[gnu::noinline]] bool in_group_with_number(const ElementwiseOp& op, const Tensor& t, Scalar number, int place, const Loc& loc, Tensor& out) {
+    const bool is_whole = number.kind() != Scalar::Kind::floating;
+    const detail::BatchKey key =
+        is_whole ? detail::batch_key(number.kind(), place, number.as_int64()) : detail::batch_key(number.kind(), place, number.as_double());
+    const auto rule = [&](const detail::Batched& b, Tensor* results) { results[0] = with_number(op, b[0], number, place, loc); };
+    return detail::batched({op.info, loc, {&t}, key}, rule, {&out});
+}
 
 // Takes a tensor and a number, which is operand `place`. The fast path keeps the number on the stack.
 Tensor with_number(const ElementwiseOp& op, const Tensor& t, Scalar number, int place, const Loc& loc) {
@@ -652,8 +679,10 @@ Tensor with_number(const ElementwiseOp& op, const Tensor& t, Scalar number, int 
     const bool keeps_dtype = is_floating(x->dtype) || number.kind() != Scalar::Kind::floating;
     if (loop && keeps_dtype && is_plain(x) && x->numel < kParallelElements) [[likely]] {
         if (place == 1) check_exponent(op, number, x->dtype, loc);
-        if (detail::watching_ops) [[unlikely]]
+        if (detail::watching_ops) [[unlikely]] {
+            if (Tensor made; detail::in_batch() && in_group_with_number(op, t, number, place, loc, made)) return made;
             detail::begin_watched_op(op.info.name, x, loc);
+        }
         const DType dtype = op.to_bool ? bool_ : x->dtype;
         Tensor out = detail::make_empty_like(x, dtype, loc);
         alignas(8) std::byte element[8];
@@ -673,6 +702,7 @@ Tensor with_number(const ElementwiseOp& op, const Tensor& t, Scalar number, int 
         }
         return out;
     }
+    if (Tensor made; detail::in_batch() && in_group_with_number(op, t, number, place, loc, made)) return made;
     Promotion promotion;
     promotion.tensor(t);
     promotion.number(number);
@@ -693,6 +723,7 @@ Tensor binary(const ElementwiseOp& op, Scalar a, const Tensor& b, const Loc& loc
 Tensor ternary(const ElementwiseOp& op, const Tensor& a, const Tensor& b, const Tensor& c, const Loc& loc) {
     if (!a.defined() || !b.defined() || !c.defined()) detail::fail_undefined(op.info.name, loc);
     const Tensor* in[] = {&a, &b, &c};
+    if (Tensor made; detail::in_batch() && in_group(op, in, 3, nullptr, loc, made)) return made;
     return general(op, in, 3, result_type(in, 3), nullptr, loc);
 }
 

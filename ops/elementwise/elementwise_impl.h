@@ -39,6 +39,7 @@ Tensor unary(const ElementwiseOp& op, const Tensor& x, const double* params, con
 Tensor binary(const ElementwiseOp& op, const Tensor& a, const Tensor& b, const Loc& loc);
 Tensor binary(const ElementwiseOp& op, const Tensor& a, Scalar b, const Loc& loc);
 Tensor binary(const ElementwiseOp& op, Scalar a, const Tensor& b, const Loc& loc);
+Tensor ternary(const ElementwiseOp& op, const Tensor& a, const Tensor& b, const Tensor& c, const Loc& loc);
 void unary_(const ElementwiseOp& op, Tensor& x, const double* params, const Loc& loc);
 void binary_(const ElementwiseOp& op, Tensor& a, const Tensor& b, const Loc& loc);
 void binary_(const ElementwiseOp& op, Tensor& a, Scalar b, const Loc& loc);

@@ -8,6 +8,7 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/values_impl.h"
+#include "tapir/ops/batch/rows_impl.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/elementwise/mask.h"
 #include "tapir/ops/index/index_impl.h"
@@ -173,6 +174,13 @@ Tensor choose_as(const char* op, const Tensor& mask, const Tensor& a, const Tens
 
 Tensor where_as(const In& condition, const Tensor& first, const Tensor& second, DType dtype) {
     const Loc& loc = condition.loc;
+    if (detail::in_batch()) [[unlikely]] {
+        Tensor y;
+        const auto rule = [&](const detail::Batched& in, Tensor* made) {
+            made[0] = where_as(In(detail::aligned(in, 0, 3), loc), detail::aligned(in, 1, 3), detail::aligned(in, 2, 3), dtype);
+        };
+        if (detail::batched({where_op, loc, {&condition.tensor, &first, &second}, detail::batch_key(dtype), {.shared = 0b111}}, rule, {&y})) return y;
+    }
     const Tensor a = beside("where", first, condition.tensor, loc), b = beside("where", second, condition.tensor, loc);
     Tensor out = choose_as("where", condition.tensor, a, b, condition.tensor, dtype, loc);
     if (detail::thread.observed) record(where_op, loc, {&condition.tensor, &a, &b}, out, {&condition.tensor});

@@ -5,6 +5,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/elementwise/mask.h"
 #include "tapir/ops/index/embedding.h"
@@ -91,6 +92,14 @@ Tensor embedding(In indices, In weight, std::optional<int64_t> padding_idx) {
     if (table->rank != 2) [[unlikely]]
         fail<ShapeError>(indices.loc, "embedding: the weight must be (rows, width), got shape {}", weight.tensor.shape());
     const int64_t padding_row = padding_idx ? detail::padding_row("embedding", *padding_idx, table->sizes[0], indices.loc) : -1;
+    if (detail::in_batch()) [[unlikely]] {
+        Tensor made;
+        const auto rule = [&](const detail::Batched& in, Tensor* out) {
+            out[0] = embedding(In(in[0], indices.loc), In(in[1], indices.loc), padding_idx);
+        };
+        const detail::BatchCall call(embedding_op, indices.loc, {&indices.tensor, &weight.tensor}, detail::batch_key(padding_row), {.same = 0b10});
+        if (detail::batched(call, rule, {&made})) return made;
+    }
     // The fast path for one vector, as a tree's leaf needs it: only one number is checked.
     const bool on_cpu = index->device.type == DeviceType::cpu && table->device.type == DeviceType::cpu;
     if (on_cpu && index->numel == 1 && index->dtype == int64 && table->is_contiguous() && index->rank < kMaxRank) [[likely]] {

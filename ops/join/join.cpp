@@ -6,6 +6,7 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/arrange/arrange_impl.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/index/index_impl.h"
 #include "tapir/ops/into_impl.h"
@@ -278,8 +279,24 @@ Tensor join_in_groups(const TensorList& list, const Join& join, bool stacked) {
 
 }  // namespace
 
+// Returns true if the tensors were joined together with those of peers in batch(). dim: of the result of one.
+static bool joined_in_group(const OpInfo& op, const TensorList& tensors, int dim, bool stacked, Tensor& out) {
+    const Tensor* operands[64];
+    if (tensors.size > std::size(operands)) return false;
+    for (std::size_t i = 0; i < tensors.size; ++i) operands[i] = &tensors[i];
+    const int count = static_cast<int>(tensors.size);
+    const auto rule = [&](const detail::Batched& in, Tensor* made) {
+        const TensorList blocks(&in[0], tensors.size, tensors.loc);
+        made[0] = stacked ? stack(blocks, dim + 1) : cat(blocks, dim + 1);
+    };
+    return detail::batched({op, tensors.loc, operands, count, detail::batch_key(dim)}, rule, {&out});
+}
+
 Tensor detail::cat_of(const char* op, const TensorList& tensors, int dim) {
     const Join join = plan_cat(op, tensors, dim);
+    if (in_batch()) [[unlikely]] {
+        if (Tensor made; joined_in_group(cat_op, tensors, join.dim, /*stacked=*/false, made)) return made;
+    }
     const bool recorded = detail::thread.log && any_tracked(tensors);
     if (recorded && tensors.size > kMaxInputs) return join_in_groups(tensors, join, /*stacked=*/false);
     Tensor out = write_join(tensors, join, /*stacked=*/false);
@@ -289,8 +306,18 @@ Tensor detail::cat_of(const char* op, const TensorList& tensors, int dim) {
 
 Tensor cat(TensorList tensors, Dim dim) { return detail::cat_of("cat", tensors, dim); }
 
+void record_stack(const TensorList& tensors, const Tensor& together) {
+    if (!detail::thread.observed) return;
+    Join join;
+    join.dim = 0;
+    finish_stack(tensors, join, together, detail::thread.log && any_tracked(tensors));
+}
+
 Tensor stack(TensorList tensors, Dim dim) {
     const Join join = plan_stack(tensors, dim);
+    if (detail::in_batch()) [[unlikely]] {
+        if (Tensor made; joined_in_group(stack_op, tensors, join.dim, /*stacked=*/true, made)) return made;
+    }
     const bool recorded = detail::thread.log && any_tracked(tensors);
     if (recorded && tensors.size > kMaxInputs) return join_in_groups(tensors, join, /*stacked=*/true);
     Tensor out = write_join(tensors, join, /*stacked=*/true);

@@ -1,5 +1,6 @@
 // Matrix products: this file handles shapes and strides, kernels::gemm the arithmetic.
 #include "tapir/ops/linear/matmul.h"
+#include "tapir/ops/batch/batched_impl.h"
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/op_form.h"
@@ -396,9 +397,26 @@ MatmulPrecision float32_matmul_precision() noexcept { return __atomic_load_n(&ma
 
 namespace {
 
+Tensor recorded_product(const char* op, const In& a, const In& b);
+
+// Products of a group in batch(): vectors become matrices where the other operand has one for each instance, too.
+Tensor product_of_group(const char* op, const detail::Batched& in, bool a_is_vector, bool b_is_vector, const Loc& loc) {
+    const bool is_row = a_is_vector && in.is_block(0) && in.is_block(1), is_column = b_is_vector && in.is_block(1);
+    const Tensor a = is_row ? unsqueeze(in[0], 1) : in[0], b = is_column ? unsqueeze(in[1], -1) : in[1];
+    Tensor y = recorded_product(op, In(a, loc), In(b, loc));
+    if (is_column) y = squeeze(y, -1);
+    return is_row ? squeeze(y, 1) : y;
+}
+
 Tensor recorded_product(const char* op, const In& a, const In& b) {
     detail::check_defined(a, op);
     detail::check_defined(b, op);
+    if (detail::in_batch()) [[unlikely]] {
+        Tensor y;
+        const bool a_is_vector = a.tensor.dim() == 1, b_is_vector = b.tensor.dim() == 1;
+        const auto rule = [&](const detail::Batched& in, Tensor* out) { out[0] = product_of_group(op, in, a_is_vector, b_is_vector, a.loc); };
+        if (detail::batched({matmul_op, a.loc, {&a.tensor, &b.tensor}, {}, {.shared = 0b11}}, rule, {&y})) return y;
+    }
     if (detail::autocast_low(a.tensor, b.tensor)) [[unlikely]] {
         const Tensor low_a = detail::autocast_to_low(a), low_b = detail::autocast_to_low(b);
         return recorded_product(op, In(low_a, a.loc), In(low_b, b.loc));
@@ -489,6 +507,10 @@ Tensor linear(In x, In weight, const Tensor& bias) {
         detail::begin_op("linear", b, x.loc);
     }
     Tensor out;
+    if (detail::in_batch()) [[unlikely]] {
+        const auto rule = [&](const detail::Batched& g, Tensor* made) { made[0] = linear(In(g[0], x.loc), In(g[1], x.loc), g[2]); };
+        if (detail::batched({linear_op, x.loc, {&x.tensor, &weight.tensor, &bias}, {}, {.same = 0b110}}, rule, {&out})) return out;
+    }
     const DType computed = product_dtype(in->dtype, in->device, in->numel * w->sizes[0]);
     const bool as_it_is = computed == in->dtype && is_floating(in->dtype);
     const bool direct = as_it_is && in->is_contiguous() && (!b || b->is_contiguous()) && (!on_gpu(w) || is_matrix(w));

@@ -8,6 +8,7 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/autocast_impl.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/elementwise/mask.h"
 #include "tapir/ops/index/index_impl.h"
@@ -334,8 +335,35 @@ void run_kernel(const Classes& c, const Attrs& attrs, void* losses, void* grad) 
     parallel_for(positions, 8 * 1024 / c.classes + 1, [&](int64_t begin, int64_t end) { kernels::cross_entropy(args, begin, end); });
 }
 
+// The losses of a group in batch(). Blocks are (count, classes) and (count,), or (count, n, classes) and (count, n).
+Tensor losses_of_group(const detail::Batched& in, const CrossEntropyOptions& options, const Loc& loc) {
+    CrossEntropyOptions of_each = options;
+    of_each.weight = in[2];
+    of_each.reduction = Reduction::none;
+    if (in[0].dim() == 2 && options.reduction != Reduction::mean) return cross_entropy(In(in[0], loc), In(in[1], loc), of_each);
+    const Shape shape = in[1].shape();
+    const Tensor losses =
+        reshape(cross_entropy(In(reshape(in[0], {-1, in[0].size(-1)}), loc), In(reshape(in[1], {-1}), loc), of_each), {in.count(), -1});
+    if (options.reduction == Reduction::none) return reshape(losses, shape);
+    const Tensor sums = sum(losses, {1});
+    if (options.reduction == Reduction::sum) return sums;
+    return sums / sum(reshape(ne(in[1], options.ignore_index), {in.count(), -1}), {1}).to(sums.dtype());
+}
+
+// Returns true if the losses were computed together with those of peers.
+bool loss_in_group(const In& logits, const In& targets, const CrossEntropyOptions& options, Tensor& loss) {
+    const bool is_weighted_mean = options.reduction == Reduction::mean && options.weight.defined();
+    if (logits.tensor.dim() > 2 || is_weighted_mean || logits.tensor.numel() == 0) return false;
+    const auto rule = [&](const detail::Batched& in, Tensor* out) { out[0] = losses_of_group(in, options, logits.loc); };
+    const detail::BatchKey key = detail::batch_key(options.ignore_index, options.reduction, options.label_smoothing);
+    return detail::batched({cross_entropy_op, logits.loc, {&logits.tensor, &targets.tensor, &options.weight}, key, {.same = 0b100}}, rule, {&loss});
+}
+
 Tensor fused_cross_entropy(const In& logits, const In& targets, const CrossEntropyOptions& options) {
     const Classes c = prepare("cross_entropy", logits, targets, options);
+    if (detail::in_batch()) [[unlikely]] {
+        if (Tensor made; loss_in_group(logits, targets, options, made)) return made;
+    }
     const Attrs attrs = attrs_of(c, options);
     const bool keep = recording(logits.loc, {&logits.tensor}) != nullptr;
     Tensor grad;  // of the logits, for a result's gradient of 1

@@ -6,6 +6,7 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/autocast_impl.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/composed_gradient_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/mask.h"
@@ -265,6 +266,13 @@ Tensor layer_norm(In x, const Shape& normalized_shape, const Tensor& weight, con
     check(x, normalized_shape, weight, "weight");
     check(x, normalized_shape, bias, "bias");
 
+    if (detail::in_batch()) [[unlikely]] {
+        Tensor made;
+        const auto rule = [&](const detail::Batched& in, Tensor* out) { out[0] = layer_norm(In(in[0], x.loc), normalized_shape, in[1], in[2], eps); };
+        const detail::BatchCall call(layer_norm_op, x.loc, {&x.tensor, &weight, &bias}, detail::batch_key(normalized_shape.rank(), eps),
+                                     {.same = 0b110});
+        if (detail::batched(call, rule, {&made})) return made;
+    }
     const DType compute = computed_in(dtype), read = read_in(x.tensor);
     const int64_t width = normalized_shape.numel();
     const Tensor rows = as_rows(x.tensor, read, x.loc), scale = as_rows(weight, read, x.loc), shift = as_rows(bias, read, x.loc);

@@ -8,6 +8,7 @@
 #include "tapir/core/generator_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/make/copy.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
@@ -56,6 +57,11 @@ void finish(const In& x, const Tensor& mask, bool is_drawn, double p, const Tens
 // Computes mask ? x * scale : 0. This is a linear op, so its gradient is the same op of the gradient.
 Tensor apply(const In& x, const Tensor& mask, bool is_drawn, double p) {
     const double scale = scale_of(p);
+    if (detail::in_batch()) [[unlikely]] {  // each instance has drawn its own mask
+        Tensor y;
+        const auto rule = [&](const detail::Batched& in, Tensor* out) { out[0] = apply(In(in[0], x.loc), in[1], is_drawn, p); };
+        if (detail::batched({dropout_op, x.loc, {&x.tensor, &mask}, detail::batch_key(p)}, rule, {&y})) return y;
+    }
     const Tensor packed = plain(x);
     const TensorImpl* from = packed.impl();
     detail::begin_op("dropout", from, x.loc);

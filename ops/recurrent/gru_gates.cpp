@@ -5,6 +5,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/composed_gradient_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/into_impl.h"
@@ -155,6 +156,13 @@ Tensor step_of(const In& x_gates, const In& h_gates, const In& h, bool keeps, Te
     const DType dtype = h.tensor.dtype();
     const auto [rows, width] = checked_sizes("gru_gates", x_gates.tensor, h_gates.tensor, h.tensor, loc);
 
+    if (detail::in_batch() && !keeps && !activations) [[unlikely]] {
+        Tensor next;
+        const auto rule = [&](const detail::Batched& in, Tensor* out) {
+            out[0] = step_of(In(in[0], loc), In(in[1], loc), In(in[2], loc), false, nullptr);
+        };
+        if (detail::batched({gru_gates_op, loc, {&x_gates.tensor, &h_gates.tensor, &h.tensor}}, rule, {&next})) return next;
+    }
     const DType read = read_in(h.tensor);
     const Tensor x = ready(x_gates.tensor, read, loc), y = ready(h_gates.tensor, read, loc), state = ready(h.tensor, read, loc);
     detail::begin_op("gru_gates", state.impl(), loc);

@@ -1,5 +1,6 @@
 // The LSTM step with any number of forget gates: LSTMCell, Tree-LSTM leaves and nodes.
 #include <algorithm>
+#include <array>
 #include <new>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/composed_gradient_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/into_impl.h"
@@ -499,6 +501,33 @@ LSTMState step_with_ops(const Step& step, const GateSource* sources, const Tenso
     return {gates[n + 1] * gates[n + 4], gates[n + 3]};
 }
 
+LSTMState step_of(const char* op, const GateSource* sources, int source_count, const Tensor* const* children_c, int children, bool keeps,
+                  Tensor* activations, const Loc& loc);
+
+// Returns true if the step was computed together with its peers in batch().
+bool step_in_group(const char* op, const GateSource* sources, int source_count, const Tensor* const* children_c, int children, const Loc& loc,
+                   LSTMState& state) {
+    const Tensor* operands[kMaxSources + kMaxFusedChildren];
+    detail::BatchKey key = detail::batch_key(source_count, children);
+    for (int s = 0; s < source_count; ++s) {
+        const GateLayout& l = sources[s].layout;
+        key.add(l.blocks);
+        key.add(std::array{l.input, l.forget, l.forget_step, l.output, l.update});
+        operands[s] = sources[s].tensor;
+    }
+    std::copy(children_c, children_c + children, operands + source_count);
+    const auto rule = [&](const detail::Batched& in, Tensor* made) {
+        GateSource of_group[kMaxSources];
+        const Tensor* c[kMaxFusedChildren + 1];
+        for (int s = 0; s < source_count; ++s) of_group[s] = {&in[s], sources[s].layout};
+        for (int k = 0; k < children; ++k) c[k] = &in[source_count + k];
+        LSTMState next = step_of(op, of_group, source_count, c, children, /*keeps=*/false, nullptr, loc);
+        made[0] = std::move(next.h);
+        made[1] = std::move(next.c);
+    };
+    return detail::batched({lstm_gates_op, loc, operands, source_count + children, key}, rule, {&state.h, &state.c});
+}
+
 // activations: null, or a place for them, if they are kept; `keeps`: keeps them in every case.
 LSTMState step_of(const char* op, const GateSource* sources, int source_count, const Tensor* const* children_c, int children, bool keeps,
                   Tensor* activations, const Loc& loc) {
@@ -522,6 +551,10 @@ LSTMState step_of(const char* op, const GateSource* sources, int source_count, c
     if (children > kMaxFusedChildren) return step_with_ops(step, sources, children_c, loc);
 
     const Tensor* inputs[kMaxSources + kMaxFusedChildren];
+    if (detail::in_batch() && !activations) [[unlikely]] {
+        LSTMState state;
+        if (step_in_group(op, sources, source_count, children_c, children, loc, state)) return state;
+    }
     const void* places[kMaxSources + kMaxFusedChildren];
     Handles converted;
     Log* log = detail::thread.log;

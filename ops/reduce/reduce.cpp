@@ -254,6 +254,10 @@ Tensor sum(In x, const Dims& dims, Flag keepdim) {
     if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return sum(In(wide, x.loc), dims, keepdim);
     const TensorImpl* impl = x.tensor.impl();
     const Over o = over("sum", dims, impl->rank, keepdim, x.loc);
+    if (detail::in_batch()) [[unlikely]] {
+        const auto reduce = [&](const In& block, const Dims& of) { return sum(block, of, keepdim); };
+        if (Tensor made; reduced_in_group(sum_op, x, o, reduce, made)) return made;
+    }
     const DType dtype = is_floating(impl->dtype) ? impl->dtype : int64;
     Tensor out = make_result(impl, o, dtype, x.loc);
     const std::int64_t outputs = out.impl()->numel;
@@ -318,6 +322,10 @@ Tensor mean(In x, const Dims& dims, Flag keepdim) {
     check_floating(x, "mean");
     const TensorImpl* impl = x.tensor.impl();
     const Over o = over("mean", dims, impl->rank, keepdim, x.loc);
+    if (detail::in_batch()) [[unlikely]] {
+        const auto reduce = [&](const In& block, const Dims& of) { return mean(block, of, keepdim); };
+        if (Tensor made; reduced_in_group(mean_op, x, o, reduce, made)) return made;
+    }
     Plan plan{Reduction::sum, compute_type(impl->dtype)};
     plan.finish = Finish::divide;
     plan.divisor = static_cast<double>(reduced_numel(impl, o));
@@ -348,6 +356,10 @@ Tensor extreme_over(const OpInfo& op, const char* called, Reduction kind, const 
     const DType dtype = x.tensor.dtype();
     const Over o = over(called, dims, x.tensor.dim(), keepdim, x.loc);
     check_not_empty(x, called, o);
+    if (detail::in_batch()) [[unlikely]] {
+        const auto reduce = [&](const In& block, const Dims& of) { return extreme_over(op, called, kind, block, of, keepdim); };
+        if (Tensor made; reduced_in_group(op, x, o, reduce, made)) return made;
+    }
     Tensor out = reduced(x, o, {kind, compute_type(dtype)}, dtype, 0);
     if (detail::thread.observed) record(op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, o);
     return out;

@@ -6,6 +6,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/kernels/launch.h"
 #include "tapir/ops/reduce/reduce_kernels.h"
 
@@ -71,6 +72,21 @@ struct Lines {
     }
     std::int64_t count() const noexcept { return outer * inner; }
 };
+
+/// Returns true if a reduction was computed together with its peers in batch(): reduce(block, dims) reduces a block.
+template <class Reduce>
+bool reduced_in_group(const OpInfo& op, const In& x, Over o, const Reduce& reduce, Tensor& out) {
+    const int rank = x.tensor.dim();
+    if (rank == 0) return false;  // no dimensions would mean all
+    const auto rule = [&](const detail::Batched& in, Tensor* made) {
+        Dims dims;
+        for (int d = 0; d < rank; ++d) {
+            if (o.has(d)) dims.push_back(d + 1);
+        }
+        made[0] = dims.rank() > 0 ? reduce(In(in[0], x.loc), dims) : in[0].clone(x.loc);
+    };
+    return detail::batched({op, x.loc, {&x.tensor}, detail::batch_key(o.dims, o.keepdim)}, rule, {&out});
+}
 
 /// Returns x as contiguous float32, float64 or int64, for kernels that know only these; not recorded.
 Tensor as_computed(const Tensor& x, const Loc& loc = {});

@@ -6,6 +6,7 @@
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/attention/attention_impl.h"
 #include "tapir/ops/autocast_impl.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/mask.h"
 #include "tapir/ops/into_impl.h"
@@ -105,6 +106,12 @@ Tensor softmax_along(const OpInfo& op, const In& x, int dim, bool log, std::int6
         fail<DTypeError>(x.loc, "{}: needs a floating dtype, got {}; convert with to(float32)", op.name, name(impl->dtype));
     const SoftmaxAttrs attrs{detail::wrap_dim(dim, impl->rank, op.name, x.loc), 0, first_query};
     Tensor out;
+    if (detail::in_batch()) [[unlikely]] {
+        const auto rule = [&](const detail::Batched& in, Tensor* made) {
+            made[0] = softmax_along(op, In(in[0], x.loc), attrs.dim + 1, log, first_query);
+        };
+        if (impl->rank > 0 && detail::batched({op, x.loc, {&x.tensor}, detail::batch_key(attrs.dim, log, first_query)}, rule, {&out})) return out;
+    }
     if (has_kernel(impl) && impl->is_contiguous()) [[likely]] {
         out = detail::make_empty_like(impl, impl->dtype, x.loc);
         run_softmax(x.tensor, Tensor(), out, attrs, log);

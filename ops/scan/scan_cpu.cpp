@@ -11,7 +11,7 @@ constexpr i64 kColumns = 512;
 
 #define TAPIR_SCALAR [[gnu::always_inline]] inline
 #define TAPIR_SCAN_HOST inline
-#include "tapir/ops/scan/scan_functions.h"
+#include "tapir/ops/kernels/scan_functions.h"
 #undef TAPIR_SCALAR
 #undef TAPIR_SCAN_HOST
 

@@ -307,6 +307,8 @@ std::vector<Tensor> record_pieces(const In& x, std::vector<Tensor> pieces, int d
 
 }  // namespace
 
+void record_unbound(const Tensor& x, std::vector<Tensor> rows) { record_pieces(In(x, Loc{}), std::move(rows), 0, /*drop=*/true); }
+
 // --- Other shapes ------------------------------------------------------------------------------------------------------------
 
 Tensor Tensor::view(const Shape& wish, Loc loc) const {

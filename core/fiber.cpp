@@ -1,0 +1,124 @@
+// Fibers on Boost.Context's assembly for changing stacks.
+#include "tapir/core/fiber_impl.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <new>
+#include <utility>
+
+#ifdef TAPIR_HAVE_BOOST_CONTEXT
+#include <cxxabi.h>
+#include <boost/context/detail/fcontext.hpp>
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace tapir::detail {
+namespace {
+
+std::size_t page_size() noexcept {
+    static const auto size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    return size;
+}
+
+}  // namespace
+
+FiberStack::FiberStack(std::size_t bytes) : size_((bytes + page_size() - 1) / page_size() * page_size()) {
+    const std::size_t whole = size_ + page_size();
+    void* const memory = ::mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+    if (::mprotect(memory, page_size(), PROT_NONE) != 0) {
+        ::munmap(memory, whole);
+        throw std::bad_alloc();
+    }
+    low_ = static_cast<std::byte*>(memory) + page_size();
+}
+
+FiberStack::~FiberStack() { ::munmap(static_cast<std::byte*>(low_) - page_size(), size_ + page_size()); }
+
+#ifdef TAPIR_HAVE_BOOST_CONTEXT
+namespace context = boost::context::detail;
+
+bool has_fibers() noexcept { return true; }
+
+struct FiberEntry {
+    // The first function on a fiber's stack. It never returns.
+    static void run(context::transfer_t from) {
+        auto& fiber = *static_cast<Fiber*>(from.data);
+        fiber.caller_ = from.fctx;
+        Fiber::begin(fiber);
+    }
+};
+
+void Fiber::begin(Fiber& fiber) {
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(nullptr, &fiber.caller_low_, &fiber.caller_size_);
+#endif
+    fiber.run_();
+    fiber.has_ended_ = true;
+    fiber.suspend();
+}
+
+Fiber::Fiber(FiberStack& stack, std::function<void()> run) : stack_(stack), run_(std::move(run)) {
+    context_ = context::make_fcontext(stack.high(), stack.size(), FiberEntry::run);
+#if defined(__SANITIZE_THREAD__)
+    tsan_ = __tsan_create_fiber(0);
+#endif
+}
+
+Fiber::~Fiber() {
+#if defined(__SANITIZE_THREAD__)
+    __tsan_destroy_fiber(tsan_);
+#endif
+}
+
+void Fiber::exchange_exceptions() noexcept {
+    auto* const now = reinterpret_cast<Handled*>(abi::__cxa_get_globals());
+    std::swap(now->caught, handled_.caught);
+    std::swap(now->uncaught, handled_.uncaught);
+}
+
+void Fiber::resume() {
+    exchange_exceptions();
+#if defined(__SANITIZE_THREAD__)
+    caller_tsan_ = __tsan_get_current_fiber();
+    __tsan_switch_to_fiber(tsan_, 0);
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(&caller_fake_stack_, stack_.low(), stack_.size());
+#endif
+    context_ = context::jump_fcontext(context_, this).fctx;
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(caller_fake_stack_, nullptr, nullptr);
+#endif
+    exchange_exceptions();
+}
+
+void Fiber::suspend() {
+#if defined(__SANITIZE_THREAD__)
+    __tsan_switch_to_fiber(caller_tsan_, 0);
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(has_ended_ ? nullptr : &fake_stack_, caller_low_, caller_size_);
+#endif
+    caller_ = context::jump_fcontext(caller_, nullptr).fctx;
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(fake_stack_, &caller_low_, &caller_size_);
+#endif
+}
+#else
+bool has_fibers() noexcept { return false; }
+Fiber::Fiber(FiberStack& stack, std::function<void()> run) : stack_(stack), run_(std::move(run)) {}
+Fiber::~Fiber() = default;
+void Fiber::exchange_exceptions() noexcept {}
+void Fiber::begin(Fiber&) {}
+void Fiber::resume() {}
+void Fiber::suspend() {}
+#endif
+
+}  // namespace tapir::detail

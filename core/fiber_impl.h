@@ -1,0 +1,78 @@
+// Fibers: functions with stacks of their own, which one thread suspends and resumes. batch() runs each instance on one.
+//
+// Boost.Context changes the stack. What else belongs to a fiber is exchanged here: the exceptions that are being handled (the words of
+// __cxa_get_globals()), and what sanitizers know of the stack. The state of ops is exchanged by the caller (ops/batch).
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace tapir::detail {
+
+/// True if this build has Boost.Context.
+bool has_fibers() noexcept;
+
+/// Memory for a stack, with a page in front of it that nobody may touch: too deep a recursion ends the process, as on a thread's stack.
+/// Pages take memory when they are first used.
+class FiberStack {
+ public:
+    /// Throws std::bad_alloc.
+    explicit FiberStack(std::size_t bytes);
+    ~FiberStack();
+    FiberStack(const FiberStack&) = delete;
+    FiberStack& operator=(const FiberStack&) = delete;
+
+    void* low() const noexcept { return low_; }
+    void* high() const noexcept { return static_cast<std::byte*>(low_) + size_; }
+    std::size_t size() const noexcept { return size_; }
+
+ private:
+    void* low_;         // the first byte that may be used
+    std::size_t size_;  // from there on
+};
+
+class Fiber {
+ public:
+    /// The function must not throw. It begins at the first resume(). The stack must outlive the fiber.
+    Fiber(FiberStack& stack, std::function<void()> run);
+    /// The function must have ended, or not begun.
+    ~Fiber();
+    Fiber(const Fiber&) = delete;
+    Fiber& operator=(const Fiber&) = delete;
+
+    /// Runs the function until it suspends or ends. Call it on the thread's own stack.
+    void resume();
+    /// Returns to the caller of resume(). Call it on the fiber.
+    void suspend();
+    bool has_ended() const noexcept { return has_ended_; }
+    const FiberStack& stack() const noexcept { return stack_; }
+    /// The top of its stack while it is suspended, for debuggers.
+    void* context() const noexcept { return context_; }
+
+ private:
+    struct Handled {  // what __cxa_get_globals() points to
+        void* caught = nullptr;
+        unsigned int uncaught = 0;
+    };
+    static void begin(Fiber& fiber);
+    void exchange_exceptions() noexcept;
+
+    FiberStack& stack_;
+    std::function<void()> run_;
+    void* context_ = nullptr;  // where it goes on
+    void* caller_ = nullptr;   // where the caller of resume() goes on
+    Handled handled_;          // of the side that does not run
+    bool has_ended_ = false;
+    // Of the sanitizers.
+    void* fake_stack_ = nullptr;
+    void* caller_fake_stack_ = nullptr;
+    const void* caller_low_ = nullptr;
+    std::size_t caller_size_ = 0;
+    void* tsan_ = nullptr;
+    void* caller_tsan_ = nullptr;
+    friend struct FiberEntry;
+};
+
+}  // namespace tapir::detail

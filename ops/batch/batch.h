@@ -1,0 +1,76 @@
+// batch(): many examples at once. A function of one example runs for each of many, and their ops are computed together.
+//
+//     Tape tape;
+//     std::vector<Tensor> losses = batch(trees, [&](const Tree& tree) { return loss_of(model.forward(tree), tree); });
+//     tape.backward(sum(stack(losses)));
+//
+// Each example is an instance: its function runs on a stack of its own, in ordinary C++, with `if`, loops and recursion. An op in it waits until
+// its peers, the same op on operands of the same shapes in other instances, wait too. Then all are computed as one. So an instance
+// always has its values: it may read them and branch on them. batch() inside of an instance forks it: the two children of a node
+// are computed together.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tapir/core/error.h"
+
+namespace tapir {
+
+/// What batch() did, by ops. Several calls may add to one report.
+struct BatchReport {
+    struct Op {
+        std::int64_t together = 0;  // calls that were computed in groups
+        std::int64_t groups = 0;
+        std::int64_t alone = 0;  // calls that found no peer
+    };
+    std::map<std::string, Op> ops;
+    /// Calls of ops that cannot be computed together, "dropout model.cpp:31": they ran at once, one by one.
+    std::map<std::string, std::int64_t> unbatched;
+    std::int64_t instances = 0;
+
+    /// A table of both.
+    std::string str() const;
+};
+
+struct BatchOptions {
+    int most = 100;                            // instances that run at the same time
+    std::size_t stack = std::size_t{1} << 20;  // bytes of each one's stack; pages take memory when they are used
+    bool together = true;                      // false: one after the other, to compare and to debug; so does TAPIR_BATCH=off
+    BatchReport* report = nullptr;
+};
+
+namespace detail {
+/// Calls body(i) for i in [0, count).
+void run_batch(std::int64_t count, const std::function<void(std::int64_t)>& body, const BatchOptions& options, const Loc& loc);
+}  // namespace detail
+
+/// Calls fn(item) for each item, and returns the results in order. Random numbers of an instance are the same whatever runs beside it.
+/// An exception of an instance ends all others, whose destructors run, drops what they have recorded, and is thrown on: that of the first
+/// instance that has one. Throws ValueError for options out of range, and TapeError while tracing.
+template <class Items, class Fn>
+auto batch(Items&& items, const Fn& fn, const BatchOptions& options = {}, const Loc& loc = Loc::current()) {
+    using Result = std::invoke_result_t<const Fn&, decltype(*std::begin(items))>;
+    const auto first = std::begin(items);
+    const auto count = static_cast<std::int64_t>(std::distance(first, std::end(items)));
+    if constexpr (std::is_void_v<Result>) {
+        detail::run_batch(count, [&](std::int64_t i) { fn(*std::next(first, i)); }, options, loc);
+    } else {
+        std::vector<std::optional<std::decay_t<Result>>> made(static_cast<std::size_t>(count));
+        detail::run_batch(count, [&](std::int64_t i) { made[static_cast<std::size_t>(i)].emplace(fn(*std::next(first, i))); }, options, loc);
+        std::vector<std::decay_t<Result>> results;
+        results.reserve(made.size());
+        for (auto& result : made) results.push_back(std::move(*result));
+        return results;
+    }
+}
+
+}  // namespace tapir

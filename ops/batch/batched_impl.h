@@ -1,0 +1,121 @@
+// How an op takes part in batch(): at its beginning it waits for peers, and its rule computes all of them at once.
+//
+//     if (detail::in_batch()) [[unlikely]] {
+//         Tensor y;
+//         const auto rule = [&](const detail::Batched& b, Tensor* out) { out[0] = softmax(b[0], b.dim(dim)); };
+//         if (detail::batched({softmax_op, x.loc, {&x.tensor}, detail::batch_key(dim)}, rule, {&y})) return y;
+//     }
+//
+// Calls form a group if the op, the key and the types of the operands are the same. An operand of a group is a block, (count, ...), of the
+// instances' operands, in order; or, if the call says that it may be shared and all are one tensor, this tensor. Results are blocks.
+// Where batched() returns false the op goes on alone: it has no peer, or its rule has thrown, and its own check is to tell why.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+
+#include "tapir/autograd/op.h"
+#include "tapir/core/thread_impl.h"
+
+namespace tapir::detail {
+
+class BatchInstance;
+
+#ifdef TAPIR_RUNTIME
+inline constexpr bool in_batch() noexcept { return false; }
+#else
+/// The instance of batch() that runs on this thread, or null.
+extern constinit thread_local BatchInstance* batch_instance __attribute__((tls_model("initial-exec")));
+/// True if an op that begins now may wait for peers: not one that is part of an unrecorded op. batch() raises watching_ops.
+inline bool in_batch() noexcept { return watching_ops && batch_instance && !thread.muted; }
+#endif
+
+/// A group's operands.
+class Batched {
+ public:
+    Batched(std::int64_t count, const Tensor* operands, std::uint64_t blocks) noexcept : count_(count), operands_(operands), blocks_(blocks) {}
+
+    /// The number of instances: the size of dimension 0 of the blocks.
+    std::int64_t count() const noexcept { return count_; }
+    const Tensor& operator[](int k) const noexcept { return operands_[k]; }
+    bool is_block(int k) const noexcept { return blocks_ >> k & 1; }
+    /// The place of an instance's dimension in a block; negative ones stay.
+    static int dim(int of_instance) noexcept { return of_instance < 0 ? of_instance : of_instance + 1; }
+
+ private:
+    std::int64_t count_;
+    const Tensor* operands_;
+    std::uint64_t blocks_;  // a bit for each operand
+};
+
+/// Number arguments that calls of one group have in common, as words.
+struct BatchKey {
+    static constexpr int kMost = 12;
+    std::uint64_t words[kMost];
+    int count = 0;
+    bool fits = true;
+
+    template <class T>
+    void add(const T& value) noexcept {
+        static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 8);
+        if (count == kMost) {
+            fits = false;
+            return;
+        }
+        words[count] = 0;
+        std::memcpy(&words[count++], &value, sizeof(T));
+    }
+};
+template <class... T>
+BatchKey batch_key(const T&... values) noexcept {
+    BatchKey key;
+    (key.add(values), ...);
+    return key;
+}
+
+/// A bit for each operand: shared ones are passed as they are where they are one tensor in all instances; `same` ones must be.
+struct BatchSharing {
+    std::uint64_t shared = 0, same = 0;
+};
+
+struct BatchCall {
+    BatchCall(const OpInfo& called, const Loc& line, const Tensor* const* tensors, int count, const BatchKey& of, BatchSharing sharing = {}) noexcept
+        : op(called), loc(line), operands(tensors), operand_count(count), key(of), shared(sharing.shared | sharing.same), same(sharing.same) {}
+    template <int count>
+    BatchCall(const OpInfo& called, const Loc& line, const Tensor* const (&tensors)[count], const BatchKey& of = {},
+              BatchSharing sharing = {}) noexcept
+        : BatchCall(called, line, few, count, of, sharing) {
+        static_assert(count <= kFew);
+        for (int k = 0; k < count; ++k) few[k] = tensors[k];
+    }
+    BatchCall(const BatchCall&) = delete;
+    BatchCall& operator=(const BatchCall&) = delete;
+
+    static constexpr int kFew = 4;
+    const OpInfo& op;
+    const Loc& loc;
+    const Tensor* few[kFew];
+    const Tensor* const* operands;  // undefined ones are allowed
+    int operand_count;
+    BatchKey key;
+    std::uint64_t shared, same;
+};
+
+/// A rule of a group: fills the results, blocks.
+class BatchRule {
+ public:
+    template <class Fn>
+    BatchRule(const Fn& fn) noexcept  // NOLINT: implicit by design
+        : fn_(&fn), call_([](const void* of, const Batched& operands, Tensor* results) { (*static_cast<const Fn*>(of))(operands, results); }) {}
+    void operator()(const Batched& operands, Tensor* results) const { call_(fn_, operands, results); }
+
+ private:
+    const void* fn_;
+    void (*call_)(const void*, const Batched&, Tensor*);
+};
+
+/// Waits, in an instance, until the group of this call has been computed.
+bool batched(const BatchCall& call, BatchRule rule, std::initializer_list<Tensor*> results);
+
+}  // namespace tapir::detail

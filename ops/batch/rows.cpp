@@ -1,0 +1,130 @@
+// The rows of a group: see Note [Rows] in scheduler.cpp.
+//
+// A row's storage has a version of its own, so that a write to one row says nothing of the others. But an op of the group may have saved the
+// block for its gradient, and the block's memory has changed, too: before gradients are computed, and when a row's storage ends, the block
+// learns of the writes to its rows.
+#include "tapir/ops/batch/rows_impl.h"
+
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+#include "tapir/autograd/log_impl.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/core/thread_impl.h"
+#include "tapir/ops/join/join_impl.h"
+#include "tapir/ops/view/view.h"
+#include "tapir/ops/view/view_impl.h"
+
+namespace tapir::detail {
+namespace {
+
+class Rows : public RowBlock {
+ public:
+    Rows(const Tensor& block, std::int64_t count) : block_(block), row_(block.numel() / std::max<std::int64_t>(count, 1)) {
+        rows_.resize(static_cast<std::size_t>(count));
+    }
+
+    void learn() noexcept override {
+        for (Row& row : rows_) {
+            if (row.storage) learn_of(row);
+        }
+    }
+
+    Tensor make(std::int64_t i) {
+        const TensorImpl* const x = block_.impl();
+        Tensor row = make_row(x, i, release, this);
+        if (row_ > 0) rows_[static_cast<std::size_t>(i)].storage = row.impl()->storage;
+        share();
+        return row;
+    }
+
+    // The rows that t is one of, if it is as it was made; else null.
+    static Rows* of(const TensorImpl* t) noexcept {
+        const Storage* const storage = t->storage;
+        if (storage->release != release || storage->version != 0 || storage->is_exposed) return nullptr;
+        if (!(t->flags & TensorImpl::kOwnBlock) || !t->is_contiguous() || t->data != storage->data) return nullptr;
+        auto* const rows = static_cast<Rows*>(storage->context);
+        return t->numel == rows->row_ && t->dtype == rows->block_.dtype() ? rows : nullptr;
+    }
+    std::int64_t index_of(const TensorImpl* t) const noexcept {
+        const std::int64_t bytes = row_ * static_cast<std::int64_t>(itemsize(t->dtype));
+        return bytes > 0 ? (t->data - block_.impl()->data) / bytes : 0;
+    }
+    const Tensor& block() const noexcept { return block_; }
+
+ private:
+    struct Row {
+        Storage* storage = nullptr;  // null: it has ended
+        std::uint32_t seen = 0;      // its version, of which the block knows
+    };
+
+    void learn_of(Row& row) noexcept {
+        const std::uint32_t version = __atomic_load_n(&row.storage->version, __ATOMIC_RELAXED);
+        if (version == row.seen) return;
+        row.seen = version;
+        block_.impl()->storage->mark_written(row.storage->last_write);
+    }
+
+    static void release(Storage* storage) {
+        auto* const rows = static_cast<Rows*>(storage->context);
+        if (storage->nbytes > 0) {
+            Row& row = rows->rows_[static_cast<std::size_t>(storage->data - rows->block_.impl()->data) / storage->nbytes];
+            rows->learn_of(row);
+            row.storage = nullptr;
+        }
+        rows->drop();
+    }
+
+    Tensor block_;
+    std::int64_t row_;  // elements
+    std::vector<Row> rows_;
+};
+
+// Rows that lie behind each other in one block, as a view of it; undefined if they do not.
+Tensor adjacent(const Tensor* rows, std::int64_t count) {
+    Rows* const first = Rows::of(rows[0].impl());
+    if (!first) return {};
+    const std::int64_t start = first->index_of(rows[0].impl());
+    for (std::int64_t i = 1; i < count; ++i) {
+        const TensorImpl* const t = rows[i].impl();
+        if (Rows::of(t) != first || first->index_of(t) != start + i) return {};
+    }
+    Shape sizes = rows[0].shape();
+    sizes.insert(0, count);
+    return make_view(first->block().impl(), sizes.rank(), sizes.data(), /*strides=*/nullptr, start * rows[0].numel());
+}
+
+}  // namespace
+
+Tensor stacked_rows(const Tensor* rows, std::int64_t count, const Loc& loc) {
+    const TensorList list(rows, static_cast<std::size_t>(count), loc);
+    Tensor together = adjacent(rows, count);
+    if (!together.defined()) return stack(list, 0);
+    record_stack(list, together);
+    return together;
+}
+
+Tensor aligned(const Batched& in, int k, int count) {
+    int rank = 0;
+    for (int i = 0; i < count; ++i) rank = std::max(rank, in[i].dim() - in.is_block(i));
+    if (!in.is_block(k) || in[k].dim() == rank + 1) return in[k];
+    Shape shape = in[k].shape();
+    while (shape.rank() <= rank) shape.insert(1, 1);
+    return reshape(in[k], shape);
+}
+
+void rows_of(const Tensor& block, Tensor* rows, std::int64_t count) {
+    const Tensor whole = block.contiguous();
+    auto* const owner = new Rows(whole, count);
+    const RowBlock::Reference reference(owner);
+    std::vector<Tensor> made;
+    made.reserve(static_cast<std::size_t>(count));
+    for (std::int64_t i = 0; i < count; ++i) made.push_back(owner->make(i));
+    std::copy(made.begin(), made.end(), rows);
+    record_unbound(whole, std::move(made));
+    if (thread.log && whole.impl()->node.tape == thread.log->id) thread.log->row_blocks.push_back(reference);
+}
+
+}  // namespace tapir::detail

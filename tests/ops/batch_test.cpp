@@ -1,0 +1,407 @@
+// batch(): what comes out is what comes out one by one, whatever runs together.
+#include "tapir/ops/batch/batch.h"
+
+#include <catch2/catch.hpp>
+
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+
+#include "../fails.h"
+#include "tapir/core/fiber_impl.h"
+#include "tapir/graph.h"
+#include "tapir/tapir.h"
+
+using namespace tapir;
+
+namespace {
+
+struct Node {
+    double value = 0;
+    std::unique_ptr<Node> left, right;
+};
+
+// Trees of different shapes: a chain, a full tree, and in between.
+std::unique_ptr<Node> tree(int leaves, int number) {
+    auto node = std::make_unique<Node>();
+    node->value = 0.1 * (number % 7) - 0.2;
+    if (leaves > 1) {
+        const int left = 1 + (number * 5) % (leaves - 1);
+        node->left = tree(left, 2 * number + 1);
+        node->right = tree(leaves - left, 2 * number + 2);
+    }
+    return node;
+}
+
+std::vector<std::unique_ptr<Node>> trees(int count) {
+    std::vector<std::unique_ptr<Node>> list;
+    for (int i = 0; i < count; ++i) list.push_back(tree(1 + (i * 3) % 11, i));
+    return list;
+}
+
+struct Model {
+    nn::NaryTreeLSTMCell cell{3, 4, 2};
+    nn::Linear head{4, 2};
+
+    LSTMState encode(const Node& node) const {
+        if (!node.left) return cell(full({3}, node.value));
+        return cell(encode(*node.left), encode(*node.right));
+    }
+    Tensor loss(const Node& node) const { return square(tanh(head(encode(node).h)) - 0.5).sum(); }
+    std::vector<Tensor> parameters() const { return {cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh, head.weight, head.bias}; }
+};
+
+void check_close(const Tensor& have, const Tensor& want, double tolerance) {
+    REQUIRE(have.shape() == want.shape());
+    INFO(have.str() << " and " << want.str());
+    CHECK(allclose(have, want, tolerance, tolerance));
+}
+
+struct Outcome {
+    std::vector<Tensor> losses, gradients;
+};
+
+template <class Fn>
+Outcome outcome_of(const Model& model, const std::vector<std::unique_ptr<Node>>& list, const Fn& loss, const BatchOptions& options) {
+    Tape tape;
+    Outcome outcome;
+    outcome.losses = batch(list, loss, options);
+    outcome.gradients = tape.gradient(sum(stack(outcome.losses)), model.parameters());
+    return outcome;
+}
+
+void check_same(const Outcome& a, const Outcome& b) {
+    REQUIRE(a.losses.size() == b.losses.size());
+    for (std::size_t i = 0; i < a.losses.size(); ++i) check_close(a.losses[i], b.losses[i], 1e-5);
+    for (std::size_t i = 0; i < a.gradients.size(); ++i) check_close(a.gradients[i], b.gradients[i], 1e-4);
+}
+
+}  // namespace
+
+TEST_CASE("trees in a batch have the losses and gradients that they have one by one") {
+    manual_seed(3);
+    const Model model;
+    for (const int count : {1, 2, 7, 130}) {
+        const auto list = trees(count);
+        const auto loss = [&](const std::unique_ptr<Node>& node) { return model.loss(*node); };
+        BatchReport report;
+        const Outcome together = outcome_of(model, list, loss, {.report = &report}), alone = outcome_of(model, list, loss, {.together = false});
+        check_same(together, alone);
+        CHECK(report.instances == count);
+        INFO(report.str());
+        if (detail::has_fibers() && count > 2) {
+            CHECK(report.ops.at("linear").together > 0);
+            CHECK(report.ops.at("lstm_gates").together > report.ops.at("lstm_gates").groups);
+        }
+    }
+}
+
+TEST_CASE("two children of a node are computed together by a batch in a batch") {
+    manual_seed(3);
+    const Model model;
+    const auto list = trees(20);
+    const std::function<LSTMState(const Node&)> encode = [&](const Node& node) {
+        if (!node.left) return model.cell(full({3}, node.value));
+        const Node* children[] = {node.left.get(), node.right.get()};
+        const std::vector<LSTMState> states = batch(children, [&](const Node* child) { return encode(*child); });
+        return model.cell(states[0], states[1]);
+    };
+    const auto forked = [&](const std::unique_ptr<Node>& node) { return square(tanh(model.head(encode(*node).h)) - 0.5).sum(); };
+    const auto plain = [&](const std::unique_ptr<Node>& node) { return model.loss(*node); };
+    BatchReport of_fork, of_plain;
+    check_same(outcome_of(model, list, forked, {.report = &of_fork}), outcome_of(model, list, plain, {.report = &of_plain}));
+    if (detail::has_fibers()) CHECK(of_fork.ops.at("lstm_gates").groups < of_plain.ops.at("lstm_gates").groups);
+}
+
+TEST_CASE("an instance reads its values and branches on them") {
+    manual_seed(5);
+    const Model model;
+    const auto list = trees(30);
+    int taken = 0;
+    const double threshold = model.encode(*list[4]).h[0].item() + 1e-3;  // far from all of them
+    const auto loss = [&](const std::unique_ptr<Node>& node) {
+        LSTMState state = model.encode(*node);
+        if (state.h[0].item() > threshold) {
+            state = model.cell(state, state);
+            ++taken;
+        }
+        return square(model.head(state.h)).sum();
+    };
+    const Outcome together = outcome_of(model, list, loss, {});
+    const int first = std::exchange(taken, 0);
+    check_same(together, outcome_of(model, list, loss, {.together = false}));
+    CHECK(first == taken);
+    CHECK(taken > 0);
+    CHECK(taken < 30);
+}
+
+TEST_CASE("results come in the order of the items, whatever they are") {
+    const std::vector<int> items = {4, 2, 3};
+    CHECK(batch(items, [](int n) { return n * n; }) == std::vector<int>{16, 4, 9});
+    std::vector<int> seen;
+    batch(items, [&](int n) {
+        for (int i = 0; i < n; ++i) static_cast<void>(full({2}, i) + 1);
+        seen.push_back(n);
+    });
+    CHECK(seen.size() == 3);
+    struct Pair {
+        Tensor sum;
+        std::string text;
+    };
+    const std::vector<Pair> pairs = batch(items, [](int n) { return Pair{full({2}, n) + full({2}, 1), std::to_string(n)}; });
+    CHECK(pairs[1].sum.to_vector<float>() == std::vector<float>{3, 3});
+    CHECK(pairs[2].text == "3");
+    CHECK(batch(std::vector<int>{}, [](int n) { return n; }).empty());
+    FAILS(ValueError, "batch: at least one instance must run at a time, not 0", batch(items, [](int n) { return n; }, {.most = 0}));
+    FAILS(ValueError, "batch: a stack of 5 bytes is too small", batch(items, [](int n) { return n; }, {.stack = 5}));
+}
+
+TEST_CASE("operands that an instance broadcasts are broadcast in a group") {
+    std::vector<int> items(9);
+    std::iota(items.begin(), items.end(), 0);
+    const Tensor bias = randn({3}), column = randn({4, 1});
+    const auto fn = [&](int n) {
+        const Tensor row = full({3}, n) + bias, table = column * row, number = full({}, n);
+        return where(table > 0, table * number, row - 2) / (3 + row * row);
+    };
+    BatchReport report;
+    const std::vector<Tensor> together = batch(items, fn, {.report = &report}), alone = batch(items, fn, {.together = false});
+    for (std::size_t i = 0; i < items.size(); ++i) check_close(together[i], alone[i], 1e-6);
+    INFO(report.str());
+    if (detail::has_fibers()) CHECK(report.ops.at("where").groups == 1);
+}
+
+TEST_CASE("an operand that was computed in a group before is found again in any order and place") {
+    // dynet#1258: a shared operand that was itself batched, and is not the first.
+    std::vector<int> items(12);
+    std::iota(items.begin(), items.end(), 0);
+    const Tensor w = randn({5, 3}).requires_grad_(), v = randn({3, 5}).requires_grad_();
+    const auto run = [&](bool together) {
+        Tape tape;
+        std::vector<Tensor> first = batch(items, [&](int n) { return tanh(linear(full({3}, 0.1 * n - 0.5), w)); }, {.together = together});
+        const std::vector<Tensor> second = batch(items,
+                                                 [&](int n) {
+                                                     const Tensor& other = first[static_cast<std::size_t>(11 - n)];
+                                                     const Tensor& own = first[static_cast<std::size_t>(n)];
+                                                     return linear(own * other - first[3], v).sum() + (n % 2 ? sigmoid(other).sum() : own.sum());
+                                                 },
+                                                 {.together = together});
+        std::vector<Tensor> results = tape.gradient(sum(stack(second)), {w, v});
+        results.push_back(stack(second));
+        return results;
+    };
+    const auto a = run(true), b = run(false);
+    for (std::size_t i = 0; i < a.size(); ++i) check_close(a[i], b[i], 1e-5);
+}
+
+TEST_CASE("an error in an instance names its line, ends the others, and leaves the tape as it was") {
+    const Tensor w = randn({4, 3}).requires_grad_();
+    struct Counted {
+        explicit Counted(int& count) : count_(count) { ++count_; }
+        ~Counted() { --count_; }
+        int& count_;
+    };
+    int alive = 0, ended = 0;
+    std::vector<int> items(20);
+    std::iota(items.begin(), items.end(), 0);
+    Tape tape;
+    const Tensor before = square(w);
+    const std::size_t records = tape.size();
+    const unsigned line = __LINE__ + 5;
+    try {
+        batch(items, [&](int n) {
+            const Counted counted(alive);
+            Tensor x = linear(full({3}, n + 0.5), w);
+            if (n == 7) x = matmul(x, ones({9, 2}));
+            for (int i = 0; i < 3; ++i) x = tanh(x);
+            ++ended;
+            return x;
+        });
+        FAIL("no error");
+    } catch (const ShapeError& error) {
+        CHECK(std::string(error.what()).find("batch_test.cpp:" + std::to_string(line)) == 0);
+    }
+    CHECK(alive == 0);
+    if (detail::has_fibers()) CHECK(ended < 20);
+    CHECK(tape.size() == records);
+    CHECK(tape.gradient(sum(before), {w})[0].shape() == w.shape());
+}
+
+TEST_CASE("an error in a fork ends the instances of all levels") {
+    const std::vector<int> items = {0, 1, 2, 3}, children = {0, 1, 2};
+    std::string text;
+    int ended = 0;
+    try {
+        batch(items, [&](int n) {
+            const Tensor x = full({2}, n) + 1.5;
+            const std::vector<Tensor> parts = batch(children, [&](int child) {
+                const Tensor y = x * 2;
+                if (n == 2 && child == 1) throw std::runtime_error("of 2, 1");
+                const Tensor z = tanh(tanh(tanh(y)));
+                ++ended;
+                return z;
+            });
+            return parts[0] + parts[2];
+        });
+    } catch (const std::runtime_error& error) {
+        text = error.what();
+    }
+    CHECK(text == "of 2, 1");
+    if (detail::has_fibers()) CHECK(ended == 0);
+    // The same again, now that stacks are used a second time.
+    const auto sums =
+        batch(items, [&](int n) { return sum(stack(batch(children, [&](int child) { return full({2}, n) * (child + 0.5); }))).item(); });
+    CHECK(sums == std::vector<double>{0, 9, 18, 27});
+    CHECK(batch(items, [&](int) { return batch(std::vector<int>{}, [](int n) { return n; }).size(); })[3] == 0);
+}
+
+TEST_CASE("of several errors that of the first instance is thrown") {
+    std::vector<int> items(10);
+    std::iota(items.begin(), items.end(), 0);
+    try {
+        batch(items, [](int n) {
+            const Tensor x = full({2}, n) + 1;
+            if (n >= 4) throw std::runtime_error("of " + std::to_string(n));
+            return x;
+        });
+        FAIL("no error");
+    } catch (const std::runtime_error& error) {
+        CHECK(std::string(error.what()) == "of 4");
+    }
+}
+
+TEST_CASE("an exception that an instance handles while it waits stays its own") {
+    std::vector<int> items(6);
+    std::iota(items.begin(), items.end(), 0);
+    const std::vector<std::string> texts = batch(items, [](int n) {
+        try {
+            throw std::runtime_error(std::to_string(n));
+        } catch (const std::exception&) {
+            static_cast<void>(full({2}, n) + 1);  // the others are in their handlers, too
+            try {
+                throw;
+            } catch (const std::exception& again) {
+                return std::string(again.what());
+            }
+        }
+    });
+    for (std::size_t i = 0; i < texts.size(); ++i) CHECK(texts[i] == std::to_string(i));
+}
+
+TEST_CASE("scopes of one instance do not reach another") {
+    const Tensor w = randn({3, 3}).requires_grad_();
+    std::vector<int> items(8);
+    std::iota(items.begin(), items.end(), 0);
+    Tape tape;
+    const std::vector<Tensor> results = batch(items, [&](int n) {
+        std::optional<NoGradScope> pause;
+        if (n % 2) pause.emplace();
+        Tensor x = linear(ones({3}), w);
+        x = tanh(x);
+        pause.reset();
+        return x + 1;
+    });
+    for (std::size_t i = 0; i < results.size(); ++i) CHECK(results[i].requires_grad() == (i % 2 == 0));
+}
+
+TEST_CASE("random numbers of an instance do not depend on what runs beside it") {
+    std::vector<int> items(10);
+    std::iota(items.begin(), items.end(), 0);
+    const auto draws = [&](const BatchOptions& options) {
+        manual_seed(11);
+        return stack(batch(
+            items,
+            [](int n) {
+                Tensor x = full({4}, 0.5 * n) + 1;
+                for (int i = 0; i < n % 3; ++i) x = x + randn({4});
+                return dropout(x, 0.5) * rand({4});
+            },
+            options));
+    };
+    const Tensor wanted = draws({.together = false});
+    for (const int most : {1, 3, 10}) check_close(draws({.most = most}), wanted, 0);
+    manual_seed(11);
+    CHECK(rand({}).item() != draws({}).to_vector<float>()[0]);
+}
+
+TEST_CASE("a result may be written to in place, and a gradient that needs the old value is refused") {
+    std::vector<int> items(5);
+    std::iota(items.begin(), items.end(), 0);
+    const Tensor w = randn({3}).requires_grad_();
+    {
+        Tape tape;
+        std::vector<Tensor> results = batch(items, [&](int n) { return w + full({3}, n); });
+        results[2].mul_(2);
+        CHECK(results[1].to_vector<float>() != results[2].to_vector<float>());
+        const Tensor g = tape.gradient(sum(stack(results)), {w})[0];
+        CHECK(g.to_vector<float>() == std::vector<float>{6, 6, 6});
+    }
+    for (const bool keeps : {true, false}) {
+        Tape tape;
+        std::vector<Tensor> results = batch(items, [&](int n) { return exp(w * (n + 1)); });  // exp saves its result
+        results[2].mul_(2);
+        const Tensor loss = sum(stack(results));
+        if (!keeps) results.clear();
+        CHECK_THROWS_WITH(tape.gradient(loss, {w}), Catch::Contains("exp: a tensor of shape") && Catch::Contains("was modified in place"));
+    }
+}
+
+TEST_CASE("hooks and gradients of results are those of one instance") {
+    std::vector<int> items(5);
+    std::iota(items.begin(), items.end(), 0);
+    const Tensor w = randn({3}).requires_grad_();
+    Tape tape;
+    std::vector<double> seen(5);
+    const std::vector<Tensor> results = batch(items, [&](int n) {
+        Tensor h = w * (n + 1);
+        h.register_hook([&seen, n](const Tensor& g) {
+            seen[static_cast<std::size_t>(n)] = g.sum().item();
+            return g;
+        });
+        return square(h + 1).sum() * n;
+    });
+    static_cast<void>(tape.gradient(sum(stack(results)), {w}));
+    for (int n = 0; n < 5; ++n) CHECK(seen[static_cast<std::size_t>(n)] == Approx(2 * n * (w * (n + 1) + 1).sum().item()).margin(1e-5));
+}
+
+TEST_CASE("second derivatives go through groups") {
+    std::vector<int> items(6);
+    std::iota(items.begin(), items.end(), 0);
+    const auto fn = [&](const std::vector<Tensor>& x) {
+        return sum(stack(batch(items, [&](int n) { return sum(tanh(linear(x[0] * (0.3 * n), x[1]))); })));
+    };
+    CHECK(gradgradcheck(fn, {randn({3}, float64), randn({2, 3}, float64)}).ok);
+}
+
+TEST_CASE("ten thousand instances, and recursion to depth 5,000 in each") {
+    std::vector<int> items(10'000);
+    std::iota(items.begin(), items.end(), 0);
+    const std::vector<Tensor> results = batch(items, [](int n) { return full({2}, n) * 2 + 1; }, {.most = 10'000});
+    CHECK(results[9'999].to_vector<float>() == std::vector<float>{19'999, 19'999});
+    const std::function<Tensor(int)> down = [&](int depth) { return depth == 0 ? ones({2}) : down(depth - 1) + 1; };
+    const std::vector<int> few(4, 5'000);
+    for (const Tensor& deep : batch(few, down, {.stack = 8 << 20})) CHECK(deep.to_vector<float>() == std::vector<float>{5'001, 5'001});
+}
+
+TEST_CASE("threads have batches of their own") {
+    std::vector<std::thread> threads;
+    std::vector<double> sums(3);
+    for (int t = 0; t < 3; ++t) {
+        threads.emplace_back([&sums, t] {
+            std::vector<int> items(50);
+            std::iota(items.begin(), items.end(), 0);
+            const std::vector<Tensor> results = batch(items, [t](int n) { return tanh(full({3}, n * t)).sum(); });
+            sums[static_cast<std::size_t>(t)] = sum(stack(results)).item();
+        });
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK(sums[0] == 0);
+    CHECK(sums[1] == Approx(3 * 48.7257).epsilon(1e-3));
+}
+
+TEST_CASE("a graph that is traced has no batches") {
+    const std::vector<int> items = {1, 2};
+    FAILS(TapeError, "batch: a graph is traced",
+          trace([&](const Tensor& x) { return stack(batch(items, [&](int n) { return x * n; })); }, {{"x", ones({2})}}));
+}
