@@ -146,7 +146,11 @@ void mlp_step(State& state) {
 // --- Tree-LSTM
 // ----------------------------------------------------------------------------------------------------------
 
-void tree_lstm_train(State& state, int hidden, bool leaves_together) {
+namespace {
+
+// pass(model, optimizer, examples, &loss_first, &loss_pass) trains on all examples once.
+template <class Pass>
+void train_trees(State& state, int hidden, const Pass& pass_over) {
     std::size_t words = 0;
     const std::vector<Example>& list = examples(&words);
     if (list.empty()) return state.SkipWithError("no SST data: set TAPIR_SST_DIR");
@@ -157,13 +161,29 @@ void tree_lstm_train(State& state, int hidden, bool leaves_together) {
     double loss_first = 0, loss_epoch = 0;
     for (auto _ : state) {
         double first = 0, pass = 0;
-        train(model, optimizer, list, leaves_together, &first, &pass);
+        pass_over(model, optimizer, list, &first, &pass);
         if (first_pass) loss_first = first, loss_epoch = pass;
         first_pass = false;
     }
     state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(list.size()));
     state.counters["loss_first"] = loss_first;
     state.counters["loss_epoch"] = loss_epoch;
+}
+
+}  // namespace
+
+void tree_lstm_train(State& state, int hidden, bool leaves_together) {
+    train_trees(state, hidden,
+                [&](const TreeLstm& model, tapir::optim::Adagrad& optimizer, const std::vector<Example>& list, double* first, double* pass) {
+                    train(model, optimizer, list, leaves_together, first, pass);
+                });
+}
+
+void tree_lstm_train_batched(State& state, int hidden) {
+    train_trees(state, hidden,
+                [](const TreeLstm& model, tapir::optim::Adagrad& optimizer, const std::vector<Example>& list, double* first, double* pass) {
+                    train_batched(model, optimizer, list, /*trees_per_step=*/50, first, pass);
+                });
 }
 
 void tree_lstm_infer(State& state, int hidden) {

@@ -256,6 +256,8 @@ void tree_lstm_train(State& state, int hidden, bool leaves_together) {
     state.counters["loss_epoch"] = loss_epoch;
 }
 
+void tree_lstm_train_batched(State& state, int) { state.SkipWithError("libtorch has no automatic batching"); }
+
 void tree_lstm_infer(State& state, int hidden) {
     const c10::InferenceMode guard;
     std::size_t words = 0;

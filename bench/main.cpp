@@ -59,6 +59,9 @@ void register_rows() {
     for (const int h : {64, 150, 300}) {
         row("tree_lstm_train/" + std::to_string(h), "trees/s", [h](State& s) { tree_lstm_train(s, h, false); });
     }
+    for (const int h : {64, 150, 300}) {
+        row("tree_lstm_train_batched/" + std::to_string(h), "trees/s", [h](State& s) { tree_lstm_train_batched(s, h); });
+    }
     row("tree_lstm_train_leaves_together/150", "trees/s", [](State& s) { tree_lstm_train(s, 150, true); });
     row("tree_lstm_infer/150", "trees/s", [](State& s) { tree_lstm_infer(s, 150); });
 

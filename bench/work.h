@@ -74,6 +74,8 @@ void time_training(State& state, bool has_losses, const Step& train_step) {
 /// product instead of one each.
 void tree_lstm_train(State& state, int hidden, bool leaves_together);
 /// Logits of every node, without a loss.
+/// Trains with the 50 trees of a step computed together by batch(); libtorch has no such thing.
+void tree_lstm_train_batched(State& state, int hidden);
 void tree_lstm_infer(State& state, int hidden);
 
 }  // namespace bench

@@ -12,6 +12,7 @@
 #include <boost/context/detail/fcontext.hpp>
 #endif
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 #if defined(__SANITIZE_THREAD__)
@@ -66,6 +67,9 @@ void Fiber::begin(Fiber& fiber) {
 
 Fiber::Fiber(FiberStack& stack, std::function<void()> run) : stack_(stack), run_(std::move(run)) {
     context_ = context::make_fcontext(stack.high(), stack.size(), FiberEntry::run);
+#if defined(__SANITIZE_ADDRESS__)
+    __asan_unpoison_memory_region(stack.low(), stack.size());  // the last frame of a fiber that had it before never returned
+#endif
 #if defined(__SANITIZE_THREAD__)
     tsan_ = __tsan_create_fiber(0);
 #endif

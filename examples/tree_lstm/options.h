@@ -4,6 +4,7 @@
 #include <tapir/core/device.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace tree_lstm {
@@ -18,8 +19,8 @@ struct Options {
     int hidden = 0;     ///< likewise
     int embedding = 0;  ///< 0: as hidden
     int batch = 25;
-    bool together = true;   ///< all trees of a step are computed together
-    std::string optimizer;  ///< empty: the data set's default
+    std::optional<bool> together;  ///< the trees of a step are computed at the same time, by batch()
+    std::string optimizer;         ///< empty: the data set's default
     double lr = 0;
     std::string lr_decay;  ///< "linear" to 0 over all epochs, or "none"; empty: the data set's default
     double embedding_lr = -1;

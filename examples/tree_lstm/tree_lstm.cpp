@@ -103,7 +103,7 @@ void train_epoch(Model& model, optim::Optimizer& optimizer, const Dataset& data,
                                                      count.add(scores, tree);
                                                      return loss_of(scores, tree);
                                                  },
-                                                 {.together = o.together});
+                                                 {.together = *o.together});
         const Tensor loss = sum(stack(losses));
         tape.backward(loss / static_cast<double>(end - start));
         if (log) {

@@ -449,9 +449,9 @@ bool describe(Waiting& waiting, const BatchCall& call) {
             fits &= waiting.add_address(x);
             continue;
         }
-        if (x->rank == kMaxRank) return false;
-        fits &= waiting.add(std::uint64_t{x->rank} | static_cast<std::uint64_t>(x->dtype) << 8 | static_cast<std::uint64_t>(x->device.type) << 16 |
-                            static_cast<std::uint64_t>(static_cast<std::uint32_t>(x->device.index)) << 32);
+        // On a device a row would have to tell its block of the streams that use it.
+        if (x->rank == kMaxRank || x->device.type != DeviceType::cpu) return false;
+        fits &= waiting.add(std::uint64_t{x->rank} | static_cast<std::uint64_t>(x->dtype) << 8);
         for (int d = 0; d < x->rank; ++d) fits &= waiting.add(static_cast<std::uint64_t>(x->sizes[d]));
     }
     return fits && waiting.add(is_tracked);

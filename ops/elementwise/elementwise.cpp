@@ -588,6 +588,9 @@ namespace {
 
 // Returns true if the call was computed together with its peers in batch().
 [[gnu::noinline]] bool in_group(const ElementwiseOp& op, const Tensor* const* in, int count, const double* params, const Loc& loc, Tensor& out) {
+    for (int k = 1; k < count; ++k) {  // a 0-d operand of another dtype would have dimensions in a group, and count for the result's dtype
+        if (in[k]->dtype() != in[0]->dtype() && (in[k]->dim() == 0 || in[0]->dim() == 0)) return false;
+    }
     detail::BatchKey key;
     for (int p = 0; p < op.info.params; ++p) key.add(params[p]);
     const auto rule = [&](const detail::Batched& b, Tensor* results) {

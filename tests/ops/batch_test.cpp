@@ -172,6 +172,14 @@ TEST_CASE("operands that an instance broadcasts are broadcast in a group") {
     if (detail::has_fibers()) CHECK(report.ops.at("where").groups == 1);
 }
 
+TEST_CASE("a 0-d tensor of another dtype does not decide on a result's dtype in a group either") {
+    const std::vector<int> items = {0, 1, 2, 3};
+    for (const Tensor& y : batch(items, [](int n) { return ones({3}) * full({}, n + 0.5, float64) + full({}, n, int64); }))
+        CHECK(y.dtype() == float32);
+    for (const Tensor& y : batch(items, [](int n) { return where(ones({3}) > 0, full({3}, n + 0.5), full({}, n, int64)); }))
+        CHECK(y.dtype() == float32);
+}
+
 TEST_CASE("an operand that was computed in a group before is found again in any order and place") {
     // dynet#1258: a shared operand that was itself batched, and is not the first.
     std::vector<int> items(12);
@@ -381,7 +389,7 @@ TEST_CASE("ten thousand instances, and recursion to depth 5,000 in each") {
     CHECK(results[9'999].to_vector<float>() == std::vector<float>{19'999, 19'999});
     const std::function<Tensor(int)> down = [&](int depth) { return depth == 0 ? ones({2}) : down(depth - 1) + 1; };
     const std::vector<int> few(4, 5'000);
-    for (const Tensor& deep : batch(few, down, {.stack = 8 << 20})) CHECK(deep.to_vector<float>() == std::vector<float>{5'001, 5'001});
+    for (const Tensor& deep : batch(few, down, {.stack = 128 << 20})) CHECK(deep.to_vector<float>() == std::vector<float>{5'001, 5'001});
 }
 
 TEST_CASE("threads have batches of their own") {
