@@ -61,8 +61,7 @@ detail::ComposedOp::ComposedOp(const char* op) noexcept : outer_(composed) {
 detail::ComposedOp::~ComposedOp() { composed = outer_; }
 
 void detail::exchange_error_words(ThreadWords& words) noexcept {
-    const auto* const before = std::exchange(stand_in, static_cast<const StandInLine*>(words.stand_in));
-    words.stand_in = before;
+    std::swap(stand_in, words.stand_in);
     std::swap(composed, words.composed);
 }
 

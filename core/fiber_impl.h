@@ -6,8 +6,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <memory>
-#include <vector>
 
 namespace tapir::detail {
 
@@ -47,9 +45,6 @@ class Fiber {
     /// Returns to the caller of resume(). Call it on the fiber.
     void suspend();
     bool has_ended() const noexcept { return has_ended_; }
-    const FiberStack& stack() const noexcept { return stack_; }
-    /// The top of its stack while it is suspended, for debuggers.
-    void* context() const noexcept { return context_; }
 
  private:
     struct Handled {  // what __cxa_get_globals() points to

@@ -9,10 +9,10 @@ class Generator;
 class Stream;
 
 namespace detail {
-struct StandInLine;
+class StandInLine;
 
 struct ThreadWords {
-    const void* stand_in = nullptr;         // error.cpp: the innermost StandInLine
+    const StandInLine* stand_in = nullptr;  // error.cpp: the innermost StandInLine
     const char* composed = nullptr;         // error.cpp: the innermost ComposedOp
     const Stream* scoped_stream = nullptr;  // stream.cpp: the innermost StreamScope's
     Loc call_line{};                        // out_of_memory.cpp: the innermost CallLine's

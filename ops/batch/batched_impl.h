@@ -2,7 +2,7 @@
 //
 //     if (detail::in_batch()) [[unlikely]] {
 //         Tensor y;
-//         const auto rule = [&](const detail::Batched& b, Tensor* out) { out[0] = softmax(b[0], b.dim(dim)); };
+//         const auto rule = [&](const detail::Batched& b, Tensor* out) { out[0] = softmax(b[0], dim + 1); };
 //         if (detail::batched({softmax_op, x.loc, {&x.tensor}, detail::batch_key(dim)}, rule, {&y})) return y;
 //     }
 //
@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <type_traits>
 
 #include "tapir/autograd/op.h"
 #include "tapir/core/thread_impl.h"
@@ -40,8 +41,6 @@ class Batched {
     std::int64_t count() const noexcept { return count_; }
     const Tensor& operator[](int k) const noexcept { return operands_[k]; }
     bool is_block(int k) const noexcept { return blocks_ >> k & 1; }
-    /// The place of an instance's dimension in a block; negative ones stay.
-    static int dim(int of_instance) noexcept { return of_instance < 0 ? of_instance : of_instance + 1; }
 
  private:
     std::int64_t count_;
@@ -92,6 +91,7 @@ struct BatchCall {
     BatchCall(const BatchCall&) = delete;
     BatchCall& operator=(const BatchCall&) = delete;
 
+    static constexpr int kMostOperands = 64;  // calls with more run alone
     static constexpr int kFew = 4;
     const OpInfo& op;
     const Loc& loc;

@@ -33,7 +33,7 @@
 namespace tapir::detail {
 namespace {
 
-constexpr int kMostOperands = 64, kMostResults = 8;
+constexpr int kMostResults = 8;
 constexpr std::size_t kMostTogether = 255;  // the tensors of one record
 
 // What belongs to an instance beside its stack.
@@ -190,7 +190,7 @@ class BatchInstance {
  public:
     BatchInstance(Frame& of, std::int64_t its_number, std::int64_t its_order, std::unique_ptr<FiberStack> its_stack)
         : frame(&of), number(its_number), order(its_order), stack(std::move(its_stack)),
-          generator(seed_for(of.seed, static_cast<std::uint64_t>(its_number))), state(of.state), fiber(*stack, [this] { run(); }) {
+          generator(seed_for(of.seed, static_cast<std::uint64_t>(its_number))), state(of.state), fiber(*stack, [this] { frame->run(number); }) {
         state.set_generator(&generator);
     }
 
@@ -202,12 +202,6 @@ class BatchInstance {
     Fiber fiber;
     const OpInfo* alone = nullptr;  // the op that found no peer, and runs now
     std::int64_t waits = 0;         // ops that it has waited with
-
- private:
-    void run() noexcept {
-        Frame& own = *frame;
-        own.run(number);
-    }
 };
 
 namespace {
@@ -380,7 +374,7 @@ class Scheduler {
         const Waiting& first = *calls[0];
         const auto m = static_cast<std::int64_t>(count);
         const CallerScope caller(first.call.loc);
-        Tensor operands[kMostOperands], results[kMostResults], rows[kMostTogether];
+        Tensor operands[BatchCall::kMostOperands], results[kMostResults], rows[kMostTogether];
         std::uint64_t blocks = 0;
         for (int k = 0; k < first.call.operand_count; ++k) {
             const std::uint64_t bit = std::uint64_t{1} << k;
@@ -434,7 +428,7 @@ void check_going_on(const BatchInstance& instance) {
 // Puts the numbers that make calls alike into `waiting`. Returns false for a call that runs alone.
 bool describe(Waiting& waiting, const BatchCall& call) {
     const ThreadState& state = thread;
-    bool fits = call.key.fits && call.operand_count <= kMostOperands;
+    bool fits = call.key.fits && call.operand_count <= BatchCall::kMostOperands;
     fits &= waiting.add_address(&call.op) && waiting.add_address(state.log) && waiting.add_address(state.autocast);
     for (int w = 0; w < call.key.count; ++w) fits &= waiting.add(call.key.words[w]);
     bool is_tracked = false;

@@ -281,7 +281,7 @@ Tensor join_in_groups(const TensorList& list, const Join& join, bool stacked) {
 
 // Returns true if the tensors were joined together with those of peers in batch(). dim: of the result of one.
 static bool joined_in_group(const OpInfo& op, const TensorList& tensors, int dim, bool stacked, Tensor& out) {
-    const Tensor* operands[64];
+    const Tensor* operands[detail::BatchCall::kMostOperands];
     if (tensors.size > std::size(operands)) return false;
     for (std::size_t i = 0; i < tensors.size; ++i) operands[i] = &tensors[i];
     const int count = static_cast<int>(tensors.size);

@@ -86,6 +86,8 @@ void serial(const Gemm<T>& g) {
     run(g);
 }
 
+constexpr int64_t most_alone = 100'000;  // multiplications of a small product: with no more, no shape takes shared_from_ns
+
 #ifdef _OPENMP
 // Work below this is not shared: waking the other threads costs microseconds, more when they sleep.
 constexpr int64_t shared_from_ns = 30'000;
@@ -175,8 +177,7 @@ void shared(const Gemm<T>& g, int64_t threads) {
 
 template <class T>
 void product(const Gemm<T>& g) {
-    // With fewer multiplications no shape takes shared_from_ns.
-    const bool is_large = g.m * g.n * g.k > 100'000 && g.m > 0 && g.n > 0;
+    const bool is_large = g.m * g.n * g.k > most_alone && g.m > 0 && g.n > 0;
     if (is_large && tapir::detail::shapes_only) [[unlikely]]
         return;
 #ifdef _OPENMP
@@ -209,7 +210,7 @@ bool is_one_product(const GemmBatch<T>& g) {
 template <class T>
 void batched(const GemmBatch<T>& g) {
     if (g.batch <= 0) return;
-    if (tapir::detail::shapes_only && g.batch * g.first.m * g.first.n * g.first.k > 100'000) [[unlikely]]
+    if (tapir::detail::shapes_only && g.batch * g.first.m * g.first.n * g.first.k > most_alone) [[unlikely]]
         return;
     if (is_one_product(g)) {
         Gemm<T> tall = g.first;
