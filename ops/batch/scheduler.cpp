@@ -506,7 +506,7 @@ void run_batch(std::int64_t count, const std::function<void(std::int64_t)>& body
                 body(i);
             }
         } catch (...) {
-            if (log && log == thread.log) log->truncate(records);
+            if (log && log == thread.log && !batch_instance) log->truncate(records);  // in an instance, others have recorded since
             throw;
         }
         return;

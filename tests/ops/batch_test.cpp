@@ -264,6 +264,33 @@ TEST_CASE("an error in a fork ends the instances of all levels") {
     CHECK(batch(items, [&](int) { return batch(std::vector<int>{}, [](int n) { return n; }).size(); })[3] == 0);
 }
 
+TEST_CASE("an instance that handles the error of a batch one by one leaves the records of others alone") {
+    const Tensor w = randn({3}).requires_grad_();
+    const std::vector<int> items = {1, 2, 3, 4}, children = {0, 1};
+    Tape tape;
+    const std::vector<Tensor> results = batch(items, [&](int n) {
+        Tensor y = tanh(w * n);
+        const auto child_of = [&](int child) {
+            const Tensor z = tanh(y);
+            if (child == 1 && n == 1) throw std::runtime_error("no");
+            return z;
+        };
+        try {
+            y = y + batch(children, child_of, {.together = false})[1];
+        } catch (const std::runtime_error&) {
+            y = y * 2;
+        }
+        return sum(y);
+    });
+    const Tensor g = tape.gradient(sum(stack(results)), {w})[0];
+    Tensor wanted = zeros({3});
+    for (const int n : items) {
+        const Tensor y = tanh(w * n), outer = n == 1 ? full({3}, 2.0) : 2 - square(tanh(y));
+        wanted = wanted + outer * (1 - square(y)) * n;
+    }
+    check_close(g, wanted.detach(), 1e-5);
+}
+
 TEST_CASE("of several errors that of the first instance is thrown") {
     std::vector<int> items(10);
     std::iota(items.begin(), items.end(), 0);
