@@ -72,10 +72,9 @@ asan tsan:      ## the tests under a sanitizer
 
 fuzz:           ## fuzz every reader of files, each for FUZZ_SECONDS (60)
 	@.ci/install-deps build fuzz
-	$(call configure,release)
-	$(call switch_on,release,TAPIR_FUZZ)
-	$(call build,release) --target fuzz
-	@tests/fuzz/run.sh build/release $(FUZZ_SECONDS) $(ARGS)
+	$(call configure,fuzz)
+	$(call build,fuzz) --target fuzz
+	@tests/fuzz/run.sh build/fuzz $(FUZZ_SECONDS) $(ARGS)
 
 judges:         ## what others test themselves with, on Tapir: all of PyTorch's op samples (long; fetches 2.9 GB once)
 	@.ci/install-deps build test

@@ -18,13 +18,12 @@
 #include "tapir/ops/reduce/extreme.h"
 #include "tapir/ops/reduce/reduce.h"
 #include "tapir/ops/view/view.h"
+#include "tapir/optim/rule_impl.h"
 
 namespace tapir::optim {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-Tensor number(double value) { return full({}, value, {float64, cpu}); }
 
 // For gradients on the CPU.
 bool all_finite(const Tensor& gradient) { return gradient.numel() == 0 || std::isfinite(norm(gradient, kInfinity).item()); }

@@ -44,8 +44,6 @@ DType computed_in(const std::vector<Tensor>& parameters) {
 // Does not use dot(), which an AutocastScope would run in 16 bits.
 double product(const Tensor& a, const Tensor& b) { return sum(a * b).item(); }
 double largest(const Tensor& x) { return x.numel() ? max(abs(x)).item() : 0; }
-Tensor number(double value) { return full({}, value, {float64, cpu}); }
-
 }  // namespace
 
 constinit const OptimizerRule LBFGSOptions::rule = rule_of<LBFGSRule>;

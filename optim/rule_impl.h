@@ -22,6 +22,7 @@
 #include "tapir/autograd/watch/watch_impl.h"
 #include "tapir/core/tensor.h"
 #include "tapir/ops/make/copy.h"
+#include "tapir/ops/make/make.h"
 
 namespace tapir::optim {
 
@@ -186,6 +187,9 @@ void update_fields(Fields& f, const OptimizerRule& rule, void* options);
             const auto& a = *static_cast<const optim::UpdateAttrs<optim::Options>*>(x.attrs);                                                        \
             return optim::update_into(optim::Options::rule, &a.options, x, &out);                                                                    \
         })
+
+/// A number of a state.
+inline Tensor number(double value) { return full({}, value, {float64, cpu}); }
 
 /// Returns p after two steps with the gradient g, for the samples of the rows.
 template <class Optimizer, class Options>

@@ -17,7 +17,6 @@ namespace {
 
 using std::int64_t;
 
-Tensor number(double value) { return full({}, value, {float64, cpu}); }
 Tensor integer(int64_t value) { return full({}, value, {int64, cpu}); }
 
 void check_gamma(const char* name, double gamma, const Loc& loc) {

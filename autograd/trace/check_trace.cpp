@@ -35,12 +35,12 @@
 namespace tapir::detail {
 namespace {
 
-using Values = std::unordered_map<const Graph::Value*, Tensor>;
+using ValueMap = std::unordered_map<const Graph::Value*, Tensor>;
 
 // A run of the program on these inputs.
 struct Ran {
     Graph graph;
-    Values values;  // the results of its ops, and the values that it began with
+    ValueMap values;  // the results of its ops, and the values that it began with
     std::vector<Tensor> outputs;
     struct Read {
         std::size_t node;  // the read happened before this node
@@ -334,7 +334,7 @@ class Comparison {
 
     // For branches and bodies: true if an op within them differs in their first run; reports that op.
     bool parts_differ(const Graph::Node& mine, const Graph::Node& its) {
-        const auto calls = [](const Graph::Node& node, const Attributes& attributes, const Values& values) {
+        const auto calls = [](const Graph::Node& node, const Attributes& attributes, const ValueMap& values) {
             std::vector<const Tensor*> operands;
             for (const Graph::Value* input : node.inputs) {
                 const auto known = values.find(input);
@@ -446,7 +446,7 @@ class Comparison {
     const Tolerances& options_;
     const Loc& loc_;
     DimSizes sizes_;
-    Values values_;
+    ValueMap values_;
     std::size_t at_ = 0, theirs_ = 0;  // the next nodes to compare
     CheckTraceResult result_;
 };

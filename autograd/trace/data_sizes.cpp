@@ -101,10 +101,10 @@ bool leave_differing_to_op(std::vector<Graph>& graphs, const Graph& other, std::
     return true;
 }
 
-using Values = std::set<const Graph::Value*>;
+using ValueSet = std::set<const Graph::Value*>;
 
 // Values made from results with sizes that no formula gives, and from `given`.
-Values made_of_data_sized(const Graph& graph, Values given) {
+ValueSet made_of_data_sized(const Graph& graph, ValueSet given) {
     for (const auto& node : graph.nodes()) {
         const auto is_made = [&](const Graph::Value* value) { return given.count(value) > 0; };
         const bool has_formulas = data_sized(node->attributes()) == 0 && clipped_dim(node->attributes(), node->inputs) < 0;
@@ -115,8 +115,8 @@ Values made_of_data_sized(const Graph& graph, Values given) {
 }
 
 // The inputs of a part that get such values.
-Values given_to(const Graph& part, const NodePart& of, const Graph::Node& node, const Values& made) {
-    Values inputs;
+ValueSet given_to(const Graph& part, const NodePart& of, const Graph::Node& node, const ValueSet& made) {
+    ValueSet inputs;
     for (std::size_t i = 0; i < of.operands.size(); ++i) {
         if (made.count(node.inputs[static_cast<std::size_t>(of.operands[i])])) inputs.insert(part.inputs()[i]);
     }
@@ -142,14 +142,14 @@ void each_part(std::vector<Graph>& graphs, std::size_t n, const Fn& fn) {
     }
 }
 
-void leave_none_to_ops(std::vector<Graph>& graphs, const Values& given) {
-    const Values made = made_of_data_sized(graphs[0], given);
+void leave_none_given(std::vector<Graph>& graphs, const ValueSet& given) {
+    const ValueSet made = made_of_data_sized(graphs[0], given);
     for (std::size_t n = 0; n < graphs[0].nodes().size(); ++n) {
         const Graph::Node& node = *graphs[0].nodes()[n];
         each_part(graphs, n, [&](const NodePart& part, std::vector<Graph>& copies) {
-            const Values inputs = given_to(copies[0], part, node, made);
+            const ValueSet inputs = given_to(copies[0], part, node, made);
             if (inputs.empty() && !has_data_sizes(copies[0])) return false;
-            leave_none_to_ops(copies, inputs);
+            leave_none_given(copies, inputs);
             return true;
         });
         if (node.results.empty() || !made.count(node.results[0])) continue;
@@ -180,12 +180,12 @@ void infer_again(Graph::Node& node, std::string_view prefix, int& next, const Lo
 }
 
 // `next` numbers the names of unknown sizes, across a graph and the graphs in it.
-void follow_data_sizes(Graph& graph, const Values& given, int& next, const Loc& loc) {
-    const Values made = made_of_data_sized(graph, given);
+void follow_data_sizes(Graph& graph, const ValueSet& given, int& next, const Loc& loc) {
+    const ValueSet made = made_of_data_sized(graph, given);
     for (const auto& node : graph.nodes()) {
         for (const NodePart& part : parts_of(node->attributes())) {
             Graph copy = *part.graph;
-            const Values inputs = given_to(copy, part, *node, made);
+            const ValueSet inputs = given_to(copy, part, *node, made);
             if (inputs.empty() && !has_data_sizes(copy) && largest_bound(copy) == 0) continue;
             for (int i = 0; i < static_cast<int>(part.operands.size()); ++i) {
                 Graph::Value* input = copy.inputs()[static_cast<std::size_t>(i)];
@@ -231,7 +231,7 @@ std::int64_t largest_bound(const Graph& graph) {
     return largest;
 }
 
-void leave_none_to_ops(std::vector<Graph>& graphs) { leave_none_to_ops(graphs, {}); }
+void leave_none_to_ops(std::vector<Graph>& graphs) { leave_none_given(graphs, {}); }
 void follow_data_sizes(Graph& graph, const Loc& loc) {
     int next = 0;
     follow_data_sizes(graph, {}, next, loc);

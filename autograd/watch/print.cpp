@@ -48,7 +48,7 @@ std::string module(const Record& record) {
 namespace {
 
 constexpr int kColumns = 7;
-using Row = std::array<std::string, kColumns>;
+using Cells = std::array<std::string, kColumns>;
 
 std::string inputs_of(const Record& record, std::size_t begin) {
     std::string text;
@@ -64,26 +64,26 @@ std::string inputs_of(const Record& record, std::size_t begin) {
 
 std::string Tape::str(TextViewArg pattern) const {
     const Log& log = *log_;
-    std::vector<Row> rows = {{"#", "op", "output", "bytes", "inputs", "line", "module"}};
+    std::vector<Cells> rows = {{"#", "op", "output", "bytes", "inputs", "line", "module"}};
     std::int64_t bytes = 0;
     for (std::size_t i = begin_; i < log.records.size(); ++i) {
         const Record& record = *log.records[i];
         const bool is_leaf = record.flags & Record::kLeaf;
         if (!is_leaf) bytes += listing::bytes_of(record);
-        Row row = {std::to_string(i - begin_), listing::op(log, i),        listing::output(record), detail::size_text(listing::bytes_of(record)),
-                   inputs_of(record, begin_),  listing::place(record.loc), listing::module(record)};
+        Cells row = {std::to_string(i - begin_), listing::op(log, i),        listing::output(record), detail::size_text(listing::bytes_of(record)),
+                     inputs_of(record, begin_),  listing::place(record.loc), listing::module(record)};
         const bool is_wanted = std::any_of(row.begin(), row.end(), [&](const std::string& cell) { return cell.find(pattern) != cell.npos; });
         if (is_wanted) rows.push_back(std::move(row));
     }
     std::array<std::size_t, kColumns> widths{};
-    for (const Row& row : rows) {
+    for (const Cells& row : rows) {
         for (int c = 0; c < kColumns; ++c)
             widths[static_cast<std::size_t>(c)] = std::max(widths[static_cast<std::size_t>(c)], row[static_cast<std::size_t>(c)].size());
     }
     std::string text =
         fmt::format("tape of {}: {} record{}, results of {}\n", listing::place(loc_), size(), size() == 1 ? "" : "s", detail::size_text(bytes));
     if (rows.size() == 1 && !pattern.empty()) return text + fmt::format("no record has \"{}\"\n", pattern);
-    for (const Row& row : rows) {
+    for (const Cells& row : rows) {
         std::string line;
         for (std::size_t c = 0; c < kColumns; ++c) {
             const bool is_number = c == 0 || c == 3;

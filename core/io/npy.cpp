@@ -30,7 +30,7 @@ static_assert(std::endian::native == std::endian::little, "numbers are written a
 
 constexpr char kMagic[] = "\x93NUMPY";
 constexpr std::size_t kMagicSize = 6;
-constexpr std::uint64_t kLargestHeader = 1'000'000;
+constexpr std::uint64_t kLargestNpyHeader = 1'000'000;
 constexpr char kNoArray[] = "not a NumPy array: the first bytes are others";
 
 // --- Arrays ----------------------------------------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ struct Source {
     std::function<void(const std::string& problem)> fail;  // throws
 };
 
-struct Header {
+struct NpyHeader {
     io::StoredType type{};
     bool is_big_endian = false, is_fortran = false;
     Shape shape;
@@ -53,7 +53,7 @@ class HeaderParser {
  public:
     HeaderParser(std::string_view text, const Source& source) : text_(text), source_(source) {}
 
-    Header parse() {
+    NpyHeader parse() {
         bool has_type = false, has_order = false, has_shape = false;
         expect('{');
         while (!take('}')) {
@@ -153,10 +153,10 @@ class HeaderParser {
     std::string_view text_;
     const Source& source_;
     std::size_t at_ = 0;
-    Header header_;
+    NpyHeader header_;
 };
 
-Header read_header(Source& source) {
+NpyHeader read_header(Source& source) {
     const auto take = [&](void* to, std::size_t count) {
         if (count > source.most) source.fail("it ends too early");
         source.read(to, count);
@@ -171,14 +171,14 @@ Header read_header(Source& source) {
     }
     std::uint32_t length = 0;
     take(&length, version == 1 ? 2 : 4);
-    if (length > source.most || length > kLargestHeader) source.fail(fmt::format("a header of {} bytes, more than there can be", length));
+    if (length > source.most || length > kLargestNpyHeader) source.fail(fmt::format("a header of {} bytes, more than there can be", length));
     std::string text(length, '\0');
     take(text.data(), text.size());
     return HeaderParser(text, source).parse();
 }
 
 Tensor read_array(Source& source, const Loc& loc) {
-    const Header header = read_header(source);
+    const NpyHeader header = read_header(source);
     const auto bytes = static_cast<std::uint64_t>(bytes_in_file(header.shape, header.type));  // -1 becomes larger than all limits
     if (bytes > source.most) {
         source.fail(fmt::format("shape {} needs more bytes than the {} that there can be", header.shape, source.most));

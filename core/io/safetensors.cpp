@@ -27,7 +27,7 @@ using io::shown;
 
 static_assert(std::endian::native == std::endian::little, "the files are little-endian");
 
-constexpr std::uint64_t kLargestHeader = 100'000'000;  // as in the reference implementation
+constexpr std::uint64_t kLargestSafetensorsHeader = 100'000'000;  // as in the reference implementation
 constexpr char kMetadata[] = "__metadata__";
 // Exact beginning of the header of a file with a checksum. Other programs leave the spaces out: if they copy
 // the metadata to a file of other contents, it does not count as a checksum.
@@ -63,7 +63,7 @@ const char* word_of(DType dtype) {
 
 // --- Reading ---------------------------------------------------------------------------------------------------------------
 
-struct Entry {
+struct HeaderEntry {
     std::string name;
     io::StoredType type{};
     Shape shape;
@@ -75,7 +75,7 @@ struct Entry {
 // {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ..., "__metadata__": {"key": "value"}}
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
-    std::vector<Entry> entries;
+    std::vector<HeaderEntry> entries;
     FileMetadata metadata;
     std::string error;
 
@@ -112,7 +112,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
             case Place::header: place_ = Place::done; return true;
             case Place::metadata: place_ = Place::header; return true;
             case Place::tensor: {
-                const Entry& e = entries.back();
+                const HeaderEntry& e = entries.back();
                 if (!e.has_dtype || !e.has_shape || e.offsets != 2) {
                     return stop("the tensor " + shown(e.name) + " needs dtype, shape and two data_offsets");
                 }
@@ -145,7 +145,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
             return true;
         }
         if (place_ != Place::before_dtype) return misplaced();
-        Entry& e = entries.back();
+        HeaderEntry& e = entries.back();
         for (const io::StoredType& type : io::stored_types()) {
             if (!type.safetensors || word != type.safetensors) continue;
             e.type = type;
@@ -157,7 +157,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     }
     bool number_unsigned(std::uint64_t value) override {
         if (place_ != Place::shape && place_ != Place::offsets) return misplaced();
-        Entry& e = entries.back();
+        HeaderEntry& e = entries.back();
         if (place_ == Place::shape) {
             if (e.shape.rank() == kMaxRank) return stop("the tensor " + shown(e.name) + " has more than 8 dimensions");
             if (value > INT64_MAX) return stop("the tensor " + shown(e.name) + " has a size that is too large");
@@ -196,7 +196,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     };
 
     bool tensor_key(const std::string& word) {
-        Entry& e = entries.back();
+        HeaderEntry& e = entries.back();
         if (word == "dtype" && !e.has_dtype) {
             place_ = Place::before_dtype;
         } else if (word == "shape" && !e.has_shape) {
@@ -225,7 +225,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 };
 
 struct Header {
-    std::vector<Entry> entries;
+    std::vector<HeaderEntry> entries;
     FileMetadata metadata;
     Checksum checksum;
     std::uint64_t data_start;
@@ -235,7 +235,7 @@ Header read_header(const char* op, const io::InputFile& file, const std::string&
     std::uint64_t length = 0;
     if (file.size() < sizeof length) file.stop("shorter than 8 bytes" + io::kind_of(file));
     file.read(0, &length, sizeof length);
-    if (length > kLargestHeader) {
+    if (length > kLargestSafetensorsHeader) {
         file.stop(
             fmt::format("not a safetensors file: that begins with its header's length, and the first 8 bytes here would be a "
                         "header of {} bytes{}",
@@ -256,9 +256,9 @@ Header read_header(const char* op, const io::InputFile& file, const std::string&
 }
 
 // Checks that the tensors cover the data exactly, without gaps and overlaps, each with as many bytes as its shape needs.
-void check_layout(const char* op, const std::vector<Entry>& entries, std::uint64_t data_bytes, const std::string& path, const Loc& loc) {
-    std::vector<const Entry*> order;
-    for (const Entry& e : entries) {
+void check_layout(const char* op, const std::vector<HeaderEntry>& entries, std::uint64_t data_bytes, const std::string& path, const Loc& loc) {
+    std::vector<const HeaderEntry*> order;
+    for (const HeaderEntry& e : entries) {
         const std::int64_t bytes = bytes_in_file(e.shape, e.type);
         if (e.begin > e.end || e.end > data_bytes) {
             fail<FileError>(loc, "{}: {}: the tensor {} has data_offsets [{}, {}] in {} bytes of data", op, path, shown(e.name), e.begin, e.end,
@@ -271,9 +271,9 @@ void check_layout(const char* op, const std::vector<Entry>& entries, std::uint64
         order.push_back(&e);
     }
     std::sort(order.begin(), order.end(),
-              [](const Entry* a, const Entry* b) { return a->begin != b->begin ? a->begin < b->begin : a->end < b->end; });
+              [](const HeaderEntry* a, const HeaderEntry* b) { return a->begin != b->begin ? a->begin < b->begin : a->end < b->end; });
     std::uint64_t position = 0;
-    for (const Entry* e : order) {
+    for (const HeaderEntry* e : order) {
         if (e->begin != position) {
             fail<FileError>(loc, "{}: {}: the tensor {} {} the one before it", op, path, shown(e->name),
                             e->begin < position ? "overlaps with" : "leaves a gap behind");
@@ -316,7 +316,7 @@ NamedTensors io::load_safetensors(const char* op, const std::string& path, FileM
     check_layout(op, header.entries, file.size() - header.data_start, path, loc);
     NamedTensors result;
     result.reserve(header.entries.size());
-    for (Entry& e : header.entries) {
+    for (HeaderEntry& e : header.entries) {
         detail::begin_op(op, cpu, loc);
         Tensor t = detail::make_empty(e.shape, e.type.dtype, cpu, loc);
         std::vector<std::byte> raw(e.type.convert ? static_cast<std::size_t>(e.end - e.begin) : 0);
@@ -365,7 +365,7 @@ void io::save_safetensors(const char* op, const std::string& path, const NamedTe
     }
     header += "}";
     while (header.size() % 8 != 0) header += ' ';
-    if (header.size() > kLargestHeader) {
+    if (header.size() > kLargestSafetensorsHeader) {
         fail<ValueError>(loc, "{}: a header of {} bytes is too long for the format", op, header.size());
     }
 

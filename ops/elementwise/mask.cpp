@@ -53,7 +53,7 @@ TAPIR_OP(nonzero, NonDiff, "The positions of what is not 0.", TAPIR_SAMPLE("b(3,
 
 namespace {
 
-constexpr int64_t kParallelElements = 32 * 1024;
+constexpr int64_t kParallelMask = 32 * 1024;
 
 // The operands of a choice: the result, then mask, a and b broadcast to it. Dimensions are in the order of the result's memory; those
 // that are contiguous in all are merged into one.
@@ -133,10 +133,10 @@ void choose(const Tensor& out, const Tensor& mask, const Tensor& a, const Tensor
             for (int k = 0; k < 4; ++k) at[k] = begin * choice.strides[k][0];
             run(at, end - begin);
         };
-        if (numel < 2 * kParallelElements) return part(0, numel);
-        return parallel_for(numel, kParallelElements, part);
+        if (numel < 2 * kParallelMask) return part(0, numel);
+        return parallel_for(numel, kParallelMask, part);
     }
-    parallel_for(numel / width, kParallelElements / width + 1, [&](int64_t begin, int64_t end) {
+    parallel_for(numel / width, kParallelMask / width + 1, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) {
             int64_t at[4] = {}, rest = row;
             for (int d = last; d-- > 0;) {

@@ -257,14 +257,14 @@ std::vector<Tensor> gradients_of_ops(const GridSampleShape& s, const Tensor& giv
     return gradients;
 }
 
-struct BackwardAttrs {
+struct GridBackwardAttrs {
     GridSampleShape shape;
     Wanted wanted;
 };
 
 // saved: the inputs
 void grid_sample_backward_rule(Backward& b) {
-    const auto& a = b.attrs<BackwardAttrs>();
+    const auto& a = b.attrs<GridBackwardAttrs>();
     differentiate(b, [&](const std::vector<Tensor>& in) { return gradients_of_ops(a.shape, in[0], in[1], in[2], a.wanted); });
 }
 
@@ -295,12 +295,12 @@ void grid_sample_rule(Backward& b) {
 // --- Arguments -----------------------------------------------------------------------------------------------------------
 
 enum class GridMode : std::uint8_t { bilinear, nearest };
-struct Call {
+struct GridCall {
     GridMode mode = GridMode::bilinear;
     GridPadding padding_mode = GridPadding::zeros;
     bool align_corners = false;
 };
-struct BackwardCall : Call {
+struct GridBackwardCall : GridCall {
     bool of_input = true, of_grid = true;
 };
 
@@ -371,9 +371,9 @@ std::vector<Tensor> grid_sample_backward(In g, In x, In grid, const GridSampleOp
         for (Tensor& result : results) result = to(result, x->dtype);
     }
     if (!detail::thread.observed) return results;
-    const BackwardCall call{{s.nearest ? GridMode::nearest : GridMode::bilinear, s.padding, s.align_corners}, of_input, of_grid};
+    const GridBackwardCall call{{s.nearest ? GridMode::nearest : GridMode::bilinear, s.padding, s.align_corners}, of_input, of_grid};
     const std::vector<Tensor> inputs = {g.tensor, x.tensor, grid.tensor};
-    record_many(grid_sample_backward_op, x.loc, inputs, results, inputs, BackwardAttrs{s, {of_input, of_grid}}, call);
+    record_many(grid_sample_backward_op, x.loc, inputs, results, inputs, GridBackwardAttrs{s, {of_input, of_grid}}, call);
     return results;
 }
 
@@ -393,7 +393,7 @@ Tensor grid_sample(In x, In grid, const GridSampleOptions& options) {
         out = to(sampled(s, as_computed(x.tensor), as_computed(grid.tensor), x.loc), x->dtype);
     }
     record(grid_sample_op, x.loc, {&x.tensor, &grid.tensor}, out, {&x.tensor, &grid.tensor}, s, Told{grid_sample_op, {&x.tensor, &grid.tensor}},
-           Call{s.nearest ? GridMode::nearest : GridMode::bilinear, s.padding, s.align_corners});
+           GridCall{s.nearest ? GridMode::nearest : GridMode::bilinear, s.padding, s.align_corners});
     return out;
 }
 
@@ -431,9 +431,9 @@ Tensor affine_grid(In theta, const Shape& size, bool align_corners) {
 
 namespace {
 
-GridSampleOptions options_of(const Call& a) { return options_of(a.mode == GridMode::nearest, a.padding_mode, a.align_corners); }
+GridSampleOptions options_of(const GridCall& a) { return options_of(a.mode == GridMode::nearest, a.padding_mode, a.align_corners); }
 
-void call_fields(Fields& f, Call& a) {
+void call_fields(Fields& f, GridCall& a) {
     f("mode", a.mode, {"bilinear", "nearest"})("padding_mode", a.padding_mode, {"zeros", "border", "reflection"})("align_corners", a.align_corners);
 }
 
@@ -446,7 +446,7 @@ ValueType sampled(const ValueType& x, const ValueType& grid) {
     return shaped(x, {agreed(x.shape[0], grid.shape[0]), x.shape[1], grid.shape[1], grid.shape[2]});
 }
 
-ResultTypes types_of(const TypeCall& t, const BackwardCall& a) {
+ResultTypes types_of(const TypeCall& t, const GridBackwardCall& a) {
     types::need(may_equal(t[0].shape, sampled(t[1], t[2]).shape), "the gradient has not the result's shape");
     ResultTypes results;
     if (a.of_input) results.push_back(t[1]);
@@ -455,7 +455,7 @@ ResultTypes types_of(const TypeCall& t, const BackwardCall& a) {
 }
 
 bool grid_sample_backward_into(const FormCall& x, const Tensor& out) {
-    const BackwardCall& a = *static_cast<const BackwardCall*>(x.attrs);
+    const GridBackwardCall& a = *static_cast<const GridBackwardCall*>(x.attrs);
     const TensorImpl *g = x[0].impl(), *in = x[1].impl(), *grid = x[2].impl();
     const DType dtype = g->dtype;
     if (dtype != float32 && dtype != float64) return false;
@@ -482,8 +482,9 @@ bool grid_sample_backward_into(const FormCall& x, const Tensor& out) {
 
 }  // namespace
 
-TAPIR_FORM(grid_sample, 2, Call, sampled(t[0], t[1]), grid_sample(x[0], x[1], options_of(a)), call_fields(f, a));
-TAPIR_INTO_FORM(grid_sample_backward, 3, BackwardCall, types_of(t, a), grid_sample_backward(x[0], x[1], x[2], options_of(a), a.of_input, a.of_grid),
-                grid_sample_backward_into, (call_fields(f, a), f("of_input", a.of_input)("of_grid", a.of_grid)));
+TAPIR_FORM(grid_sample, 2, GridCall, sampled(t[0], t[1]), grid_sample(x[0], x[1], options_of(a)), call_fields(f, a));
+TAPIR_INTO_FORM(grid_sample_backward, 3, GridBackwardCall, types_of(t, a),
+                grid_sample_backward(x[0], x[1], x[2], options_of(a), a.of_input, a.of_grid), grid_sample_backward_into,
+                (call_fields(f, a), f("of_input", a.of_input)("of_grid", a.of_grid)));
 
 }  // namespace tapir

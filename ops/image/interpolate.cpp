@@ -58,7 +58,7 @@ namespace {
 
 // --- Running -------------------------------------------------------------------------------------------------------------
 
-struct Attrs {
+struct InterpolateAttrs {
     ResampleDim dims[3];
     int64_t batch, channels;
     std::int32_t count;  // of spatial dimensions, the last ones of `dims`
@@ -67,15 +67,15 @@ struct Attrs {
 };
 
 // The arguments: sizes, or factors. For the gradient, the size of the resampled image.
-struct Call {
+struct InterpolateCall {
     Shape size, input_size;
     double factors[3] = {0, 0, 0};
     Resampling mode = Resampling::nearest;
     bool align_corners = false;
 };
 
-Call call_of(const Attrs& attrs) {
-    Call call;
+InterpolateCall call_of(const InterpolateAttrs& attrs) {
+    InterpolateCall call;
     for (int d = 3 - attrs.count; d < 3; ++d) {
         call.factors[d] = attrs.factors[d];
         if (attrs.factors[d] == 0) call.size.push_back(attrs.dims[d].out);
@@ -150,7 +150,7 @@ void run_on_cpu(const ResampleShape& s, const Tensor& from, const Tensor& to, co
     });
 }
 
-Tensor resample(const Tensor& x, const Attrs& attrs, const Loc& loc) {
+Tensor resample(const Tensor& x, const InterpolateAttrs& attrs, const Loc& loc) {
     detail::begin_op("interpolate", x.impl(), loc);
     ResampleShape s;
     s.is_transposed = attrs.is_transposed;
@@ -186,7 +186,7 @@ Tensor resample(const Tensor& x, const Attrs& attrs, const Loc& loc) {
 // A linear map, whose gradient is its transpose.
 void interpolate_rule(Backward& b) {
     if (!b.needs(0)) return;
-    Attrs attrs = b.attrs<Attrs>();
+    InterpolateAttrs attrs = b.attrs<InterpolateAttrs>();
     attrs.is_transposed = !attrs.is_transposed;
     b.give(0, resample(b.grad(), attrs, b.record().loc));
 }
@@ -272,7 +272,7 @@ Tensor interpolate(In x, const InterpolateOptions& options) {
         const detail::RecordedParts parts(x.loc);
         return dims == 1 ? adaptive_avg_pool1d(x, sizes) : dims == 2 ? adaptive_avg_pool2d(x, sizes) : adaptive_avg_pool3d(x, sizes);
     }
-    Attrs attrs{{}, x->sizes[0], x->sizes[1], dims, false};
+    InterpolateAttrs attrs{{}, x->sizes[0], x->sizes[1], dims, false};
     const Resampling mode = mode_of(options, dims, x.loc);
     const Shape sizes = sizes_of(x, options);
     for (int d = 0; d < dims; ++d) {
@@ -434,9 +434,9 @@ Tensor channel_shuffle(In x, int64_t groups) {
 namespace {
 
 // Applies the transposed map to g.
-Tensor interpolate_gradient(const In& g, const Call& a) {
+Tensor interpolate_gradient(const In& g, const InterpolateCall& a) {
     const int dims = check_dims(g);
-    Attrs attrs{{}, g->sizes[0], g->sizes[1], dims, /*is_transposed=*/true};
+    InterpolateAttrs attrs{{}, g->sizes[0], g->sizes[1], dims, /*is_transposed=*/true};
     for_spatial(a.input_size, 1, "input_size", dims, "interpolate", g.loc, [&](int d, int64_t size) { attrs.dims[3 - dims + d].in = size; });
     for (int d = 3 - dims; d < 3; ++d) {
         ResampleDim& dim = attrs.dims[d];
@@ -449,7 +449,7 @@ Tensor interpolate_gradient(const In& g, const Call& a) {
     return resample(g.tensor, attrs, g.loc);
 }
 
-Tensor interpolate_of(const In& x, const Call& a) {
+Tensor interpolate_of(const In& x, const InterpolateCall& a) {
     if (!a.input_size.empty()) return interpolate_gradient(x, a);
     const int dims = check_dims(x);
     InterpolateOptions options;
@@ -475,7 +475,7 @@ SymInt scaled(const SymInt& size, double factor) {
     return types::unknown();
 }
 
-ValueType resampled(const TypeCall& t, const Call& a) {
+ValueType resampled(const TypeCall& t, const InterpolateCall& a) {
     using namespace types;
     ValueType result = ranked(t[0], 3, 5);
     const int dims = result.rank() - 2;
@@ -501,7 +501,7 @@ ValueType types_of_shuffle(const ValueType& x, const SymInt& r, bool to_large) {
 
 }  // namespace
 
-TAPIR_FORM(interpolate, 1, Call, resampled(t, a), interpolate_of(x[0], a),
+TAPIR_FORM(interpolate, 1, InterpolateCall, resampled(t, a), interpolate_of(x[0], a),
            f("size", a.size)("scale_factor_d", a.factors[0])("scale_factor_h", a.factors[1])("scale_factor_w", a.factors[2]);
            f("mode", a.mode, {"nearest", "nearest-exact", "linear", "cubic"})("align_corners", a.align_corners)("input_size", a.input_size));
 TAPIR_FORM(pixel_shuffle, 1, int64_t, types_of_shuffle(t[0], t.size("upscale_factor"), true), pixel_shuffle(x[0], a), f("upscale_factor", a));

@@ -180,15 +180,15 @@ class RegionLoop {
     int64_t outer_ = 1, runs_ = 1, run_ = 1, run_step_ = 1;
 };
 
-constexpr int64_t kParallelElements = 32 * 1024;
+constexpr int64_t kParallelRegion = 32 * 1024;
 
 // Shares the items out to threads. If items may meet in memory, all items of one place stay on one thread.
 template <class Body>
 void share(const RegionLoop& loop, bool may_meet, const Body& body) {
     if (loop.numel() == 0) return;
-    if (loop.numel() < 2 * kParallelElements) return body(int64_t{0}, loop.items());
+    if (loop.numel() < 2 * kParallelRegion) return body(int64_t{0}, loop.items());
     const int64_t group = may_meet ? loop.items() / loop.outer() : 1;
-    parallel_for(loop.items() / group, kParallelElements / (group * loop.inner()) + 1,
+    parallel_for(loop.items() / group, kParallelRegion / (group * loop.inner()) + 1,
                  [&](int64_t begin, int64_t end) { body(begin * group, end * group); });
 }
 

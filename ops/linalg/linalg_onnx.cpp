@@ -14,7 +14,7 @@ namespace {
 using std::int64_t;
 
 SymInt rows_of(const OnnxSizes& shape) { return shape.last(2); }
-OnnxSizes batch_of(const OnnxSizes& shape, int matrix_dims = 2) { return shape.without_last(matrix_dims); }
+OnnxSizes batch_sizes(const OnnxSizes& shape, int matrix_dims = 2) { return shape.without_last(matrix_dims); }
 OnnxSizes with(OnnxSizes shape, const OnnxSizes& more) {
     shape.append(more);
     return shape;
@@ -87,8 +87,8 @@ OnnxValue solve_of(const OnnxCall& x, const OnnxValue& a) {
     const bool is_vector = of_b.size() == 1 || (of_b.size() + 1 == of_a.size() && of_b == one_less);
     const auto& result = x.result_shape();
     const SymInt n = rows_of(of_a);
-    if (!is_vector) return solved(x, a, x.as_result(1), batch_of(result), n, result.last());
-    return x.squeeze(solved(x, a, x.unsqueeze(x.as_result(1), {of_b.count()}), batch_of(result, 1), n, 1), {result.count()});
+    if (!is_vector) return solved(x, a, x.as_result(1), batch_sizes(result), n, result.last());
+    return x.squeeze(solved(x, a, x.unsqueeze(x.as_result(1), {of_b.count()}), batch_sizes(result, 1), n, 1), {result.count()});
 }
 
 OnnxValue triangular_of(const OnnxCall& x) {
@@ -103,7 +103,7 @@ OnnxValue triangular_of(const OnnxCall& x) {
 
 OnnxValue inv_of(const OnnxCall& x) {
     const SymInt n = rows_of(x.shape());
-    return solved(x, x[0], identity(x, n, x.dtype()), batch_of(x.shape()), n, n);
+    return solved(x, x[0], identity(x, n, x.dtype()), batch_sizes(x.shape()), n, n);
 }
 
 OnnxValues slogdet_of(const OnnxCall& x) {
@@ -133,7 +133,7 @@ OnnxValues reflected(const OnnxCall& x, const OnnxValue& a, const OnnxSizes& sha
     const SymInt m = rows_of(shape), n = shape.last();
     const DType dtype = a.dtype();
     const OnnxValue count = x.node("Min", {x.size_0d(m), x.size_0d(n)});
-    const OnnxValue one = x.expand(identity(x, m, dtype), with(batch_of(shape), {m, m}));
+    const OnnxValue one = x.expand(identity(x, m, dtype), with(batch_sizes(shape), {m, m}));
     return loop(x, count, {one, a}, [&](const OnnxValue& k, const OnnxValues& state) -> OnnxValues {
         const OnnxValue i = x.range(m), column = x.gather(state[1], k, rank - 1);
         const OnnxValue v = where(i >= k, column, 0);
@@ -227,7 +227,7 @@ OnnxValues thin_svd(const OnnxCall& x, const OnnxValue& a, const OnnxSizes& shap
     const SymInt n = shape.last();
     const DType dtype = a.dtype();
     const Pairs pairs(x, n);
-    const OnnxValue one = identity(x, n, dtype), all = x.expand(one, with(batch_of(shape), {n, n}));
+    const OnnxValue one = identity(x, n, dtype), all = x.expand(one, with(batch_sizes(shape), {n, n}));
     const OnnxValues done = loop(x, x.scalar(pairs.count * kSweeps, int64), {a, all}, [&](const OnnxValue& k, const OnnxValues& state) -> OnnxValues {
         const OnnxValue i = remainder(k, x.scalar(std::max<int64_t>(pairs.count, 1), int64)), p = x.gather(pairs.first, i, 0),
                         q = x.gather(pairs.second, i, 0);
@@ -246,7 +246,7 @@ OnnxValues thin_svd(const OnnxCall& x, const OnnxValue& a, const OnnxSizes& shap
     const OnnxValue sizes = x.reduce("ReduceL2", done[0], {rank - 2}, false);
     const OnnxValues sorted = x.nodes("TopK", {dtype, int64}, {sizes, x.size_1d(n)}, {{"axis", rank - 2}, {"largest", 1}});
     const auto in_order = [&](const OnnxValue& columns, const SymInt& rows) {
-        const OnnxValue order = x.expand(x.unsqueeze(sorted[1], {rank - 2}), with(batch_of(shape), {rows, n}));
+        const OnnxValue order = x.expand(x.unsqueeze(sorted[1], {rank - 2}), with(batch_sizes(shape), {rows, n}));
         return x.node("GatherElements", {columns, order}, {{"axis", rank - 1}});
     };
     const OnnxValue u = in_order(done[0], rows_of(shape)) / x.unsqueeze(where(sorted[0] == 0, 1, sorted[0]), {rank - 2});

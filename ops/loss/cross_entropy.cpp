@@ -86,7 +86,7 @@ namespace {
 
 using std::int64_t;
 
-struct Attrs {
+struct CrossEntropyAttrs {
     int64_t ignore_index;
     double smoothing;
     double scale;  // of every loss in the result: 1, or 1 / the summed weights; on a GPU it is not known here, see Loss
@@ -94,7 +94,7 @@ struct Attrs {
     bool weighted;
     bool scale_saved;
 };
-struct Call {
+struct CrossEntropyCall {
     int64_t ignore_index = -100;
     Reduction reduction = Reduction::mean;
     double label_smoothing = 0;
@@ -208,13 +208,13 @@ Classes prepare(const char* op, const In& x, const In& given, const CrossEntropy
     return c;
 }
 
-Attrs attrs_of(const Classes& c, const CrossEntropyOptions& options) {
+CrossEntropyAttrs attrs_of(const Classes& c, const CrossEntropyOptions& options) {
     const bool is_scaled = options.reduction == Reduction::mean, later = on_gpu(c.input);
     return {options.ignore_index, options.label_smoothing, is_scaled && !later ? 1 / c.weight_sum : 1,
             options.reduction,    c.weight.defined(),      is_scaled && later};
 }
 
-kernels::CrossEntropyArgs kernel_args(const Classes& c, const Attrs& attrs, void* losses, void* grad) {
+kernels::CrossEntropyArgs kernel_args(const Classes& c, const CrossEntropyAttrs& attrs, void* losses, void* grad) {
     return {c.input.dtype(),
             c.input.raw_data(),
             c.indices(),
@@ -286,7 +286,7 @@ struct Loss {
 
 // grad may be undefined; it becomes the gradient of the losses, without `scale`.
 template <class Kernel>
-Loss reduced_on_gpu(const char* op, const Kernel& kernel, const Classes& c, const Shape& shape, const Attrs& attrs, const Tensor& grad,
+Loss reduced_on_gpu(const char* op, const Kernel& kernel, const Classes& c, const Shape& shape, const CrossEntropyAttrs& attrs, const Tensor& grad,
                     const Loc& loc) {
     const detail::UnrecordedPartsOf parts(loc);
     detail::begin_op(op, c.input.impl(), loc);
@@ -307,7 +307,7 @@ Loss reduced_on_gpu(const char* op, const Kernel& kernel, const Classes& c, cons
 }
 
 // Saves these, the weight and the scale, if there are any.
-void finish_loss(const OpInfo& op, const In& x, const Tensor& targets, const Tensor& weight, const Loss& loss, const Attrs& attrs,
+void finish_loss(const OpInfo& op, const In& x, const Tensor& targets, const Tensor& weight, const Loss& loss, const CrossEntropyAttrs& attrs,
                  std::initializer_list<const Tensor*> more, bool recorded) {
     const Tensor* const inputs[] = {&x.tensor, &targets, &weight};
     const Tensor* saved[5];
@@ -318,7 +318,7 @@ void finish_loss(const OpInfo& op, const In& x, const Tensor& targets, const Ten
     }
     TensorImpl* const out = loss.out.impl();
     const int input_count = attrs.weighted ? 3 : 2;
-    const Call call{attrs.ignore_index, attrs.reduction, attrs.smoothing};
+    const CrossEntropyCall call{attrs.ignore_index, attrs.reduction, attrs.smoothing};
     const RecordArgs told{op, x.loc, inputs, input_count, &out, 1, nullptr, 0, &call, sizeof call};
     RecordArgs ran{op, x.loc, inputs, input_count, &out, 1, saved, count, &attrs, sizeof attrs};
     ran.told = &told;
@@ -327,7 +327,7 @@ void finish_loss(const OpInfo& op, const In& x, const Tensor& targets, const Ten
 
 // --- Cross-entropy with class indices ----------------------------------------------------------------------------------------
 
-void run_kernel(const Classes& c, const Attrs& attrs, void* losses, void* grad) {
+void run_kernel(const Classes& c, const CrossEntropyAttrs& attrs, void* losses, void* grad) {
     const kernels::CrossEntropyArgs args = kernel_args(c, attrs, losses, grad);
     const int64_t positions = c.positions();
     if (positions * c.classes < 16 * 1024) [[likely]]
@@ -364,7 +364,7 @@ Tensor fused_cross_entropy(const In& logits, const In& targets, const CrossEntro
     if (detail::in_batch()) [[unlikely]] {
         if (Tensor made; loss_in_group(logits, targets, options, made)) return made;
     }
-    const Attrs attrs = attrs_of(c, options);
+    const CrossEntropyAttrs attrs = attrs_of(c, options);
     const bool keep = recording(logits.loc, {&logits.tensor}) != nullptr;
     Tensor grad;  // of the logits, for a result's gradient of 1
     if (keep) grad = detail::make_empty_like(logits.tensor.impl(), logits.tensor.dtype(), logits.loc);
@@ -390,7 +390,7 @@ struct Distribution {
 };
 
 template <class T>
-void fill_distribution(const Classes& c, const Attrs& attrs, const Distribution& d) {
+void fill_distribution(const Classes& c, const CrossEntropyAttrs& attrs, const Distribution& d) {
     auto* q = static_cast<T*>(d.q.raw_data());
     auto* mass = static_cast<T*>(d.mass.raw_data());
     const T* weight = c.weight.defined() ? static_cast<const T*>(c.weight.raw_data()) : nullptr;
@@ -412,13 +412,13 @@ void fill_distribution(const Classes& c, const Attrs& attrs, const Distribution&
 }
 
 // Return the weight and the scale of the record, which are saved after `first` other tensors.
-Tensor saved_weight(const Backward& b, int first) { return b.attrs<Attrs>().weighted ? b.saved(first) : Tensor(); }
+Tensor saved_weight(const Backward& b, int first) { return b.attrs<CrossEntropyAttrs>().weighted ? b.saved(first) : Tensor(); }
 Tensor saved_scale(const Backward& b, int first) {
-    const Attrs& attrs = b.attrs<Attrs>();
+    const CrossEntropyAttrs& attrs = b.attrs<CrossEntropyAttrs>();
     return attrs.scale_saved ? b.saved(first + (attrs.weighted ? 1 : 0)) : Tensor();
 }
 
-void fill_on_gpu(const Classes& c, const Attrs& attrs, const Tensor& scale, const Distribution& d) {
+void fill_on_gpu(const Classes& c, const CrossEntropyAttrs& attrs, const Tensor& scale, const Distribution& d) {
     gpu::distribution({d.q.dtype(), on_stream<int64_t>(c.targets), on_stream(c.weight), c.outer, c.classes, c.inner, attrs.ignore_index,
                        attrs.smoothing, on_stream<double>(scale), on_stream(d.q), on_stream(d.mass)});
 }
@@ -436,14 +436,14 @@ Distribution distribution(const Backward& b, const Tensor& targets, const Tensor
     if (on_gpu(targets)) {
         const Distribution d{detail::make_empty(shape, dtype, targets.device(), Loc{}),
                              detail::make_empty(one_class, dtype, targets.device(), Loc{})};
-        if (shape.numel() > 0) fill_on_gpu(c, b.attrs<Attrs>(), scale, d);
+        if (shape.numel() > 0) fill_on_gpu(c, b.attrs<CrossEntropyAttrs>(), scale, d);
         return d;
     }
     const Distribution d{gradient_ops::zeros(shape, dtype, targets.device()), gradient_ops::zeros(one_class, dtype, targets.device())};
     if (dtype == float64) {
-        fill_distribution<double>(c, b.attrs<Attrs>(), d);
+        fill_distribution<double>(c, b.attrs<CrossEntropyAttrs>(), d);
     } else {
-        fill_distribution<float>(c, b.attrs<Attrs>(), d);
+        fill_distribution<float>(c, b.attrs<CrossEntropyAttrs>(), d);
     }
     return d;
 }
@@ -455,7 +455,7 @@ struct Like {
     Device device;
 };
 
-Distribution distribution_of_ops(const Like& x, const Attrs& attrs, const Tensor& given, const Tensor& weight) {
+Distribution distribution_of_ops(const Like& x, const CrossEntropyAttrs& attrs, const Tensor& given, const Tensor& weight) {
     const DType dtype = x.dtype == float64 ? float64 : float32;
     const int dim = class_dim(x.shape.rank());
     const int64_t classes = x.shape.raw(dim);
@@ -499,7 +499,7 @@ void scale_gradient(const Tensor& d, const Tensor& g, const Tensor& scale, Reduc
 
 void cross_entropy_rule(Backward& b) {
     if (!b.needs(0)) return;
-    const Attrs& attrs = b.attrs<Attrs>();
+    const CrossEntropyAttrs& attrs = b.attrs<CrossEntropyAttrs>();
     const Tensor x = b.saved(0);
     if (b.recording()) {
         const Loc& loc = b.record().loc;
@@ -515,7 +515,7 @@ void cross_entropy_rule(Backward& b) {
 
 // saved: g, x, the targets, the weight if there is one. The gradient is (p mass - q) g, p = softmax(x).
 void cross_entropy_backward_rule(Backward& b) {
-    const Attrs& attrs = b.attrs<Attrs>();
+    const CrossEntropyAttrs& attrs = b.attrs<CrossEntropyAttrs>();
     const Tensor g = b.saved(0), x = b.saved(1), &v = b.grad();
     const int dim = class_dim(x.dim());
     const Distribution d = distribution_of_ops({x.shape(), x.dtype(), x.device()}, attrs, b.saved(2), saved_weight(b, 3));
@@ -531,7 +531,7 @@ void cross_entropy_backward_rule(Backward& b) {
 
 void nll_loss_rule(Backward& b) {
     if (!b.needs(0)) return;
-    const Attrs& attrs = b.attrs<Attrs>();
+    const CrossEntropyAttrs& attrs = b.attrs<CrossEntropyAttrs>();
     const Tensor targets = b.saved(0), weight = saved_weight(b, 1);
     const Shape shape = b.input_shape(0);
     const Distribution d = b.recording() ? distribution_of_ops({shape, b.input_dtype(0), b.grad().device()}, attrs, targets, weight)
@@ -540,7 +540,7 @@ void nll_loss_rule(Backward& b) {
 }
 
 // Writes to `out`: contiguous, like c.input.
-void run_gradient(const Classes& c, Attrs attrs, const Tensor& g, const Tensor& out) {
+void run_gradient(const Classes& c, CrossEntropyAttrs attrs, const Tensor& g, const Tensor& out) {
     const bool of_lines = attrs.reduction == Reduction::none;
     if (c.input.numel() == 0) return;
     if (!of_lines)
@@ -569,7 +569,7 @@ Tensor cross_entropy_backward(const In& g, const In& x, const In& targets, const
                          name(g.tensor.dtype()));
     }
     detail::check_same_device(op, x.tensor, g.tensor, x.loc);
-    const Attrs attrs = attrs_of(c, options);
+    const CrossEntropyAttrs attrs = attrs_of(c, options);
     Tensor out = detail::make_empty_like(c.input.impl(), dtype, x.loc);
     const Tensor factor = plain(g.tensor, dtype, x.loc);
     Loss loss{out, {}};
@@ -584,7 +584,7 @@ Tensor cross_entropy_backward(const In& g, const In& x, const In& targets, const
     const Tensor* const inputs[] = {&g.tensor, &x.tensor, &targets.tensor, &options.weight};
     const int count = attrs.weighted ? 4 : 3;
     TensorImpl* const result = out.impl();
-    const Call call{options.ignore_index, options.reduction, options.label_smoothing};
+    const CrossEntropyCall call{options.ignore_index, options.reduction, options.label_smoothing};
     const RecordArgs told{cross_entropy_backward_op, x.loc, inputs, count, &result, 1, nullptr, 0, &call, sizeof call};
     RecordArgs ran{cross_entropy_backward_op, x.loc, inputs, count, &result, 1, inputs, count, &attrs, sizeof attrs};
     ran.told = &told;
@@ -595,7 +595,7 @@ Tensor cross_entropy_backward(const In& g, const In& x, const In& targets, const
 // --- From log-probabilities, and probabilities as targets --------------------------------------------------------------------
 
 template <class T>
-void nll_losses(const Classes& c, const Attrs& attrs, T* losses) {
+void nll_losses(const Classes& c, const CrossEntropyAttrs& attrs, T* losses) {
     const auto* x = static_cast<const T*>(c.input.raw_data());
     const T* weight = c.weight.defined() ? static_cast<const T*>(c.weight.raw_data()) : nullptr;
     const T hard = static_cast<T>(1 - attrs.smoothing), soft = static_cast<T>(attrs.smoothing / static_cast<double>(c.classes));
@@ -674,7 +674,7 @@ Tensor nll_loss(In log_probs, In targets, const CrossEntropyOptions& options) {
         return to(nll_loss(to(log_probs, float32), targets, options), log_probs.tensor.dtype());
     }
     const Classes c = prepare("nll_loss", log_probs, targets, options);
-    const Attrs attrs = attrs_of(c, options);
+    const CrossEntropyAttrs attrs = attrs_of(c, options);
     Loss loss;
     if (on_gpu(c.input)) {
         loss = reduced_on_gpu("nll_loss", gpu::nll_loss, c, targets.tensor.shape(), attrs, Tensor(), log_probs.loc);
@@ -698,21 +698,21 @@ Tensor nll_loss(In log_probs, In targets, const CrossEntropyOptions& options) {
 
 namespace {
 
-CrossEntropyOptions options_of(const FormCall& x, const Call& a) {
+CrossEntropyOptions options_of(const FormCall& x, const CrossEntropyCall& a) {
     return {x.count > 2 ? x[2] : Tensor(), a.ignore_index, a.reduction, a.label_smoothing};
 }
 
-void call_fields(Fields& f, Call& a) {
+void call_fields(Fields& f, CrossEntropyCall& a) {
     f("ignore_index", a.ignore_index)("reduction", a.reduction, {"none", "mean", "sum", "batchmean"})("label_smoothing", a.label_smoothing);
 }
 
-Tensor cross_entropy_backward_of(const FormCall& x, const Call& a) {
+Tensor cross_entropy_backward_of(const FormCall& x, const CrossEntropyCall& a) {
     return cross_entropy_backward(x[0], x[1], x[2], {x.count > 3 ? x[3] : Tensor(), a.ignore_index, a.reduction, a.label_smoothing});
 }
 
 // Takes operands of the op that the kernel can read as they are: x[from], targets and weight. Checks targets.
 bool take(const char* op, const FormCall& x, int from, Classes& c) {
-    const Call& a = *static_cast<const Call*>(x.attrs);
+    const CrossEntropyCall& a = *static_cast<const CrossEntropyCall*>(x.attrs);
     const TensorImpl *in = x[from].impl(), *targets = x[from + 1].impl();
     const bool is_plain = (in->dtype == float32 || in->dtype == float64) && detail::is_plain(in, in->dtype) && detail::is_plain(targets, int64);
     if (!is_plain || in->rank == 0 || x.count > from + 2 || a.reduction == Reduction::batchmean ||
@@ -727,18 +727,18 @@ bool take(const char* op, const FormCall& x, int from, Classes& c) {
 }
 
 bool cross_entropy_into(const FormCall& x, const Tensor& out) {
-    const Call& a = *static_cast<const Call*>(x.attrs);
+    const CrossEntropyCall& a = *static_cast<const CrossEntropyCall*>(x.attrs);
     Classes c;
     if (!take("cross_entropy", x, 0, c) || !detail::is_plain(out.impl(), c.input.dtype())) return false;
     const bool is_none = a.reduction == Reduction::none;
     if (out.numel() != (is_none ? c.positions() : 1)) return false;
-    const Attrs attrs = attrs_of(c, {{}, a.ignore_index, a.reduction, a.label_smoothing});
+    const CrossEntropyAttrs attrs = attrs_of(c, {{}, a.ignore_index, a.reduction, a.label_smoothing});
     reduce_into(c, a.reduction, attrs.scale, out, [&](void* losses) { run_kernel(c, attrs, losses, nullptr); });
     return true;
 }
 
 bool cross_entropy_backward_into(const FormCall& x, const Tensor& out) {
-    const Call& a = *static_cast<const Call*>(x.attrs);
+    const CrossEntropyCall& a = *static_cast<const CrossEntropyCall*>(x.attrs);
     Classes c;
     if (!take("cross_entropy_backward", x, 1, c)) return false;
     const DType dtype = c.input.dtype();
@@ -750,7 +750,7 @@ bool cross_entropy_backward_into(const FormCall& x, const Tensor& out) {
 }
 
 // Takes the operands from t[first] on: an input, class indices, and weights, if there are any.
-ResultTypes types_of(const TypeCall& t, int first, const Call& a) {
+ResultTypes types_of(const TypeCall& t, int first, const CrossEntropyCall& a) {
     using namespace types;
     const ValueType &x = ranked(t[first], 1), &targets = t[first + 1];
     if (is_floating(targets.dtype)) return unstated();  // probabilities
@@ -761,7 +761,7 @@ ResultTypes types_of(const TypeCall& t, int first, const Call& a) {
     return reduced_type(alike(losses, targets), a.reduction);
 }
 
-ResultTypes types_of_backward(const TypeCall& t, const Call& a) {
+ResultTypes types_of_backward(const TypeCall& t, const CrossEntropyCall& a) {
     const ResultTypes loss = types_of(t, 1, a);
     if (loss.empty()) return {};
     types::need(may_equal(t[0].shape, loss[0].shape), "the gradient has not the loss's shape");
@@ -770,10 +770,10 @@ ResultTypes types_of_backward(const TypeCall& t, const Call& a) {
 
 }  // namespace
 
-TAPIR_INTO_FORM(cross_entropy, Operands(2, 3), Call, types_of(t, 0, a), cross_entropy(x[0], x[1], options_of(x, a)), cross_entropy_into,
+TAPIR_INTO_FORM(cross_entropy, Operands(2, 3), CrossEntropyCall, types_of(t, 0, a), cross_entropy(x[0], x[1], options_of(x, a)), cross_entropy_into,
                 call_fields(f, a));
-TAPIR_INTO_FORM(cross_entropy_backward, Operands::from(2), Call, types_of_backward(t, a), cross_entropy_backward_of(x, a),
+TAPIR_INTO_FORM(cross_entropy_backward, Operands::from(2), CrossEntropyCall, types_of_backward(t, a), cross_entropy_backward_of(x, a),
                 cross_entropy_backward_into, call_fields(f, a));
-TAPIR_FORM(nll_loss, Operands(2, 3), Call, types_of(t, 0, a), nll_loss(x[0], x[1], options_of(x, a)), call_fields(f, a));
+TAPIR_FORM(nll_loss, Operands(2, 3), CrossEntropyCall, types_of(t, 0, a), nll_loss(x[0], x[1], options_of(x, a)), call_fields(f, a));
 
 }  // namespace tapir

@@ -49,10 +49,10 @@ using std::int64_t;
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 
-struct Attrs {
+struct CtcAttrs {
     int64_t longest, blank;
 };
-struct Call {
+struct CtcCall {
     int64_t blank = 0;
     bool zero_infinity = false;
     bool keep_gradient = false;  // it is the second result
@@ -148,7 +148,7 @@ void run_on_cpu(const kernels::CtcArgs& args) {
 constexpr double kFloor = -1e30;
 
 // Returns the labels between blanks, (n, 2 longest + 1).
-Tensor extended_targets(const Tensor& targets, const Tensor& lengths, const Attrs& attrs) {
+Tensor extended_targets(const Tensor& targets, const Tensor& lengths, const CtcAttrs& attrs) {
     const int64_t n = lengths.shape()[1], longest = attrs.longest;
     const Device device = targets.device();
     const Tensor blank = full({n, 1}, attrs.blank, {int64, device});
@@ -169,7 +169,7 @@ Tensor shifted(const Tensor& x, int64_t by) {
 
 Tensor log_sum(const Tensor& a, const Tensor& b, const Tensor& c) { return logsumexp(stack({a, b, c}, 0), {0}); }
 
-Tensor composed_gradient(const Tensor& x, const Tensor& targets, const Tensor& lengths, const Attrs& attrs) {
+Tensor composed_gradient(const Tensor& x, const Tensor& targets, const Tensor& lengths, const CtcAttrs& attrs) {
     const int64_t time = x.shape()[0], n = x.shape()[1];
     const Tensor labels = extended_targets(targets, lengths, attrs);
     const int64_t count = labels.shape()[1];
@@ -211,7 +211,7 @@ void ctc_loss_rule(Backward& b) {
     if (!b.grad(1).defined()) return;
     Tape tape(TapeOptions{}, b.record().loc);
     const Tensor x = b.recording() ? clone(b.saved(0)) : b.saved(0).detach().requires_grad_();
-    const Tensor gradient = composed_gradient(x, b.saved(1), b.saved(2), b.attrs<Attrs>());
+    const Tensor gradient = composed_gradient(x, b.saved(1), b.saved(2), b.attrs<CtcAttrs>());
     b.give(0, tape.gradient(sum(gradient * b.grad(1)), {x})[0]);
 }
 
@@ -237,7 +237,7 @@ struct Problem {
     Tensor lengths;                                      // (3, n): see CtcArgs
     Tensor given_targets, input_lengths, given_lengths;  // as the op was called with them
     std::vector<int64_t> target_lengths;
-    Attrs attrs;
+    CtcAttrs attrs;
 };
 
 void check_targets(const Problem& p, const Loc& loc) {
@@ -345,7 +345,7 @@ std::vector<Tensor> losses_of(const In& log_probs, const Problem& p, bool zero_i
                                 data(grad)};
     if (n > 0) is_on_gpu ? gpu::ctc_loss(args, x.shape()) : run_on_cpu(args);
     record_many(ctc_loss_op, loc, {x, p.given_targets, p.input_lengths, p.given_lengths}, results, {x, p.targets, p.lengths, grad}, p.attrs,
-                Call{p.attrs.blank, zero_infinity, keep});
+                CtcCall{p.attrs.blank, zero_infinity, keep});
     return results;
 }
 
@@ -376,7 +376,7 @@ Tensor ctc_loss(In log_probs, In targets, In input_lengths, In target_lengths, c
 
 namespace {
 
-std::vector<Tensor> ctc_losses(const In& log_probs, const In& targets, const In& input_lengths, const In& target_lengths, const Call& a) {
+std::vector<Tensor> ctc_losses(const In& log_probs, const In& targets, const In& input_lengths, const In& target_lengths, const CtcCall& a) {
     Problem p = prepare(log_probs, targets, input_lengths, target_lengths, a.blank);
     if (detail::is_tracing() && p.lengths.numel() > 0) make_of_ops(p);
     std::vector<Tensor> results = losses_of(In(p.log_probs, log_probs.loc), p, a.zero_infinity, a.keep_gradient);
@@ -385,7 +385,7 @@ std::vector<Tensor> ctc_losses(const In& log_probs, const In& targets, const In&
 }
 
 // x: (time, n, classes) or (time, classes)
-ResultTypes types_of(const TypeCall& t, const Call& a) {
+ResultTypes types_of(const TypeCall& t, const CtcCall& a) {
     using namespace types;
     const ValueType x = ranked(t[0], 2, 3).rank() == 2 ? inserted(t[0], 1, 1) : t[0], &targets = ranked(t[1], 1, 2);
     need(targets.rank() == 1 || may_equal(size_of(targets, 0), size_of(x, 1)), "needs targets (n, longest), or one behind the other");
@@ -396,7 +396,7 @@ ResultTypes types_of(const TypeCall& t, const Call& a) {
 
 }  // namespace
 
-TAPIR_FORM(ctc_loss, 4, Call, types_of(t, a), ctc_losses(x[0], x[1], x[2], x[3], a),
+TAPIR_FORM(ctc_loss, 4, CtcCall, types_of(t, a), ctc_losses(x[0], x[1], x[2], x[3], a),
            f("blank", a.blank)("zero_infinity", a.zero_infinity)("keep_gradient", a.keep_gradient));
 
 }  // namespace tapir

@@ -43,24 +43,24 @@ using std::int64_t;
 
 constexpr int64_t kPart = 16 * 1024;
 
-struct Attrs {
+struct PairAttrs {
     PairLoss kind;
     bool is_reduced;
     double beta, scale;  // scale: 1 or 1 / n
 };
 
-struct Call {
+struct PairCall {
     Reduction reduction = Reduction::mean;
     double beta = 1;
 };
 
-kernels::PairLossArgs part_of(const Attrs& attrs, const Tensor& x, const Tensor& t, int64_t begin, int64_t end) {
+kernels::PairLossArgs part_of(const PairAttrs& attrs, const Tensor& x, const Tensor& t, int64_t begin, int64_t end) {
     const auto size = static_cast<int64_t>(itemsize(x.dtype()));
     return {attrs.kind, x.dtype(), attrs.beta, x.impl()->data + begin * size, t.impl()->data + begin * size, end - begin};
 }
 
 // Returns the same sum at any number of threads: it adds up parts of one size, in order.
-double sum_of_losses(const Attrs& attrs, const Tensor& x, const Tensor& t) {
+double sum_of_losses(const PairAttrs& attrs, const Tensor& x, const Tensor& t) {
     const int64_t n = x.numel(), parts = (n + kPart - 1) / kPart;
     std::vector<double> sums(static_cast<std::size_t>(parts));
     parallel_for(n, kPart, [&](int64_t begin, int64_t end) {
@@ -76,7 +76,7 @@ double sum_of_losses(const Attrs& attrs, const Tensor& x, const Tensor& t) {
 // Takes two tensors of one shape, float32 or float64.
 Tensor fused(const OpInfo& op, PairLoss kind, double beta, const Tensor& a, const Tensor& b, Reduction reduction, const Loc& loc) {
     const bool is_mean = reduction == Reduction::mean;
-    const Attrs attrs{kind, reduction != Reduction::none, beta, is_mean ? 1 / static_cast<double>(a.numel()) : 1};
+    const PairAttrs attrs{kind, reduction != Reduction::none, beta, is_mean ? 1 / static_cast<double>(a.numel()) : 1};
     const Tensor x = plain(a, loc), t = plain(b, loc);
     detail::begin_op(op.name, x.impl(), loc);
     Tensor out;
@@ -90,7 +90,7 @@ Tensor fused(const OpInfo& op, PairLoss kind, double beta, const Tensor& a, cons
             kernels::pair_losses(part_of(attrs, x, t, begin, end), out.impl()->data + begin * size);
         });
     }
-    record(op, loc, {&a, &b}, out, {&a, &b}, attrs, Told{op, {&a, &b}}, Call{reduction, beta}, {beta});
+    record(op, loc, {&a, &b}, out, {&a, &b}, attrs, Told{op, {&a, &b}}, PairCall{reduction, beta}, {beta});
     return out;
 }
 
@@ -105,7 +105,7 @@ Tensor pair_loss(const OpInfo& op, PairLoss kind, double beta, const In& input, 
 }
 
 // Makes the gradient of ops, to be differentiated again.
-void rule_of_ops(Backward& b, const Attrs& attrs) {
+void rule_of_ops(Backward& b, const PairAttrs& attrs) {
     const Tensor x = b.saved(0), t = b.saved(1), g = b.grad() * attrs.scale;
     if (attrs.kind == PairLoss::logits) {
         b.give(0, (sigmoid(x) - t) * g);
@@ -121,7 +121,7 @@ void rule_of_ops(Backward& b, const Attrs& attrs) {
 }
 
 void pair_loss_rule(Backward& b) {
-    const Attrs& attrs = b.attrs<Attrs>();
+    const PairAttrs& attrs = b.attrs<PairAttrs>();
     if (b.recording()) return rule_of_ops(b, attrs);
     const Tensor x = plain(b.saved(0)), t = plain(b.saved(1)), g = plain(b.grad());
     const double scale = attrs.is_reduced ? g.item<double>() * attrs.scale : 1;
@@ -156,18 +156,18 @@ Tensor logits_loss_of(const In& logits, const In& target, Reduction reduction) {
 namespace {
 
 // Other dtypes are made of ops.
-ResultTypes types_of(const TypeCall& t, const Call& a) {
+ResultTypes types_of(const TypeCall& t, const PairCall& a) {
     if (t[0].dtype != t[1].dtype || !is_floating(t[0].dtype)) return {};
     return reduced_type(pair_type(t, t[0].dtype), a.reduction);
 }
 
-Fields& reduction_field(Fields& f, Call& a) { return f("reduction", a.reduction, {"none", "mean", "sum", "batchmean"}); }
+Fields& reduction_field(Fields& f, PairCall& a) { return f("reduction", a.reduction, {"none", "mean", "sum", "batchmean"}); }
 
 }  // namespace
 
-TAPIR_FORM(huber_loss, 2, Call, types_of(t, a), huber_loss(x[0], x[1], a.reduction, a.beta), reduction_field(f, a)("delta", a.beta));
-TAPIR_FORM(smooth_l1_loss, 2, Call, types_of(t, a), smooth_l1_loss(x[0], x[1], a.reduction, a.beta), reduction_field(f, a)("beta", a.beta));
-TAPIR_FORM(binary_cross_entropy_with_logits, 2, Call, (alike(t[0], t[1]), types_of(t, a)),
+TAPIR_FORM(huber_loss, 2, PairCall, types_of(t, a), huber_loss(x[0], x[1], a.reduction, a.beta), reduction_field(f, a)("delta", a.beta));
+TAPIR_FORM(smooth_l1_loss, 2, PairCall, types_of(t, a), smooth_l1_loss(x[0], x[1], a.reduction, a.beta), reduction_field(f, a)("beta", a.beta));
+TAPIR_FORM(binary_cross_entropy_with_logits, 2, PairCall, (alike(t[0], t[1]), types_of(t, a)),
            binary_cross_entropy_with_logits(x[0], x[1], {}, {}, a.reduction), reduction_field(f, a));
 
 }  // namespace tapir

@@ -78,28 +78,28 @@ TAPIR_OP(
 
 namespace {
 
-struct Attrs {
+struct BatchNormAttrs {
     double eps;
     bool training, has_weight, has_bias;
 };
-struct Call {
+struct BatchNormCall {
     double eps = 1e-5, momentum = 0.1;
     bool training = false, has_running_mean = false, has_running_var = false, has_weight = false, has_bias = false;
 };
 
-struct BackwardCall {
+struct BatchNormBackwardCall {
     double eps = 1e-5;
     bool has_weight = false, has_bias = false;
 };
 
 // --- On the CPU ----------------------------------------------------------------------------------------------------------
 
-struct Layout {
+struct BatchNormLayout {
     int64_t outer, channels, inner;
     int64_t per_channel() const { return outer * inner; }
 };
 
-Layout layout_of(const Tensor& x) {
+BatchNormLayout layout_of(const Tensor& x) {
     const int64_t batch = x.size(0), channels = x.size(1), rest = batch * channels > 0 ? x.numel() / (batch * channels) : 0;
     if (!x.is_contiguous() || rest == 1) return {batch * rest, channels, 1};
     return {batch, channels, rest};
@@ -108,7 +108,7 @@ Layout layout_of(const Tensor& x) {
 // Computes both sums of each channel: first, then second. The number of parts depends on the sizes alone, so that the number of
 // threads does not change the sums.
 template <class T>
-std::vector<double> sums(const Layout& l, const T* x, const T* g, const T* shift, const T* scale) {
+std::vector<double> sums(const BatchNormLayout& l, const T* x, const T* g, const T* shift, const T* scale) {
     const auto channels = static_cast<std::size_t>(l.channels);
     const int64_t block = std::max<int64_t>((l.outer + 15) / 16, 32 * 1024 / (l.channels * l.inner) + 1);
     const int64_t blocks = (l.outer + block - 1) / block;
@@ -126,14 +126,14 @@ std::vector<double> sums(const Layout& l, const T* x, const T* g, const T* shift
 }
 
 template <class T>
-void map(const Layout& l, const kernels::ChannelMap<T>& args) {
+void map(const BatchNormLayout& l, const kernels::ChannelMap<T>& args) {
     parallel_for(l.outer, 32 * 1024 / (l.channels * l.inner) + 1, [&](int64_t begin, int64_t end) { kernels::channel_map(args, begin, end); });
 }
 
 // In training writes (3, channels): mean, rstd, and the part that the mean lost when it was rounded. `variance` gets the biased one.
 template <class T>
 void set_stats(const Tensor& x, const Tensor& stats, std::vector<double>& variance, double eps) {
-    const Layout l = layout_of(x);
+    const BatchNormLayout l = layout_of(x);
     const auto channels = static_cast<std::size_t>(l.channels);
     const T* from = data<T>(x);
     std::vector<T> shift(channels);
@@ -159,7 +159,7 @@ void set_stats(const Tensor& x, const Tensor& stats, std::vector<double>& varian
 
 template <class T>
 Tensor normalized(const Tensor& x, const Tensor& stats, const Tensor& weight, const Tensor& bias, const Loc& loc) {
-    const Layout l = layout_of(x);
+    const BatchNormLayout l = layout_of(x);
     const auto channels = static_cast<std::size_t>(l.channels);
     const T *mean = data<T>(stats), *rstd = mean + channels, *rest = stats.size(0) > 2 ? rstd + channels : nullptr;
     std::vector<T> a(channels), b(channels);
@@ -172,19 +172,19 @@ Tensor normalized(const Tensor& x, const Tensor& stats, const Tensor& weight, co
     return y;
 }
 
-struct Gradients {
+struct BatchNormGradients {
     Tensor x, weight, bias;
 };
 
-Gradients made_for(const Tensor& x, DType of_parameters, const Loc& loc) {
+BatchNormGradients made_for(const Tensor& x, DType of_parameters, const Loc& loc) {
     const auto of_channels = [&] { return detail::make_empty({x.size(1)}, of_parameters, x.device(), loc); };
     return {empty_like(x, loc), of_channels(), of_channels()};
 }
 
 // Writes to `made`, for which all is in one layout.
 template <class T>
-void write_gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const Tensor& weight, bool training, const Gradients& made) {
-    const Layout l = layout_of(x);
+void write_gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const Tensor& weight, bool training, const BatchNormGradients& made) {
+    const BatchNormLayout l = layout_of(x);
     const auto channels = static_cast<std::size_t>(l.channels);
     const T *mean = data<T>(stats), *rstd = mean + channels, *rest = stats.size(0) > 2 ? rstd + channels : nullptr;
     const std::vector<double> sum = sums<T>(l, data<T>(x), data<T>(g), mean, rstd);
@@ -203,7 +203,7 @@ void write_gradients(const Tensor& g, const Tensor& x, const Tensor& stats, cons
     }
     map<T>(l, {l.channels, l.inner, data<T>(x), data<T>(g), mean, rstd, a.data(), b.data(), w.data(), data<T>(made.x)});
 }
-void write_gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const Tensor& weight, bool training, const Gradients& made) {
+void write_gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const Tensor& weight, bool training, const BatchNormGradients& made) {
     x.dtype() == float64 ? write_gradients<double>(g, x, stats, weight, training, made) : write_gradients<float>(g, x, stats, weight, training, made);
 }
 
@@ -220,7 +220,7 @@ struct Running {
 // Returns y; writes stats, which are fresh.
 Tensor normalized_on_gpu(const Tensor& x, const Tensor& stats, const Tensor& weight, const Tensor& bias, const Running& running,
                          const BatchNormOptions& o, const Loc& loc) {
-    const Layout l = layout_of(x);
+    const BatchNormLayout l = layout_of(x);
     const Tensor y = empty_like(x, loc);
     gpu::batch_norm({x.dtype(), l.outer, l.channels, l.inner, o.eps, o.momentum, o.training, on_stream(x), on_stream(y), on_stream(stats),
                      channel_array(weight), channel_array(bias), channel_array(running.mean), channel_array(running.var)});
@@ -234,7 +234,7 @@ Tensor normalized_on_gpu(const Tensor& x, const Tensor& stats, const Tensor& wei
 // --- Backward ------------------------------------------------------------------------------------------------------------
 
 // For statistics that do not depend on x. saved: mean and rstd, x, the weight if there is one. Made of ops, to be differentiated again.
-void rule_of_ops(Backward& b, const Attrs& attrs) {
+void rule_of_ops(Backward& b, const BatchNormAttrs& attrs) {
     const Tensor stats = b.saved(0), g = b.grad().to(stats.dtype()), x = b.saved(1).to(stats.dtype());
     const Dims dims = all_but_channels(x);
     const Tensor rstd = beside_channels(stats[1], x), normal = (x - beside_channels(stats[0], x)) * rstd;
@@ -244,7 +244,7 @@ void rule_of_ops(Backward& b, const Attrs& attrs) {
 }
 
 // Computes in training the gradients of x, the weight and the bias, made of ops.
-std::vector<Tensor> gradients_of_ops(const Tensor& given_g, const Tensor& given_x, const Tensor& weight, const Attrs& attrs) {
+std::vector<Tensor> gradients_of_ops(const Tensor& given_g, const Tensor& given_x, const Tensor& weight, const BatchNormAttrs& attrs) {
     const DType dtype = computed_in(given_x.dtype());
     const Tensor g = given_g.to(dtype), x = given_x.to(dtype);
     const Dims dims = all_but_channels(x);
@@ -258,11 +258,11 @@ std::vector<Tensor> gradients_of_ops(const Tensor& given_g, const Tensor& given_
 
 // saved: g, x, the weight if there is one
 void batch_norm_backward_rule(Backward& b) {
-    const Attrs& attrs = b.attrs<Attrs>();
+    const BatchNormAttrs& attrs = b.attrs<BatchNormAttrs>();
     differentiate(b, [&](const std::vector<Tensor>& in) { return gradients_of_ops(in[0], in[1], attrs.has_weight ? in[2] : Tensor(), attrs); });
 }
 
-void rule_on_gpu(Backward& b, const Attrs& attrs) {
+void rule_on_gpu(Backward& b, const BatchNormAttrs& attrs) {
     const Loc loc = b.record().loc;
     const Tensor stats = b.saved(0), x = ready(b.saved(1), b.saved(1).dtype(), loc), g = ready_like(b.grad(), x, loc);
     const int bias_input = attrs.has_weight ? 2 : 1;
@@ -271,7 +271,7 @@ void rule_on_gpu(Backward& b, const Attrs& attrs) {
     };
     const Tensor grad_x = b.needs(0) ? empty_like(x, loc) : Tensor(), weight = attrs.has_weight ? b.saved(2) : Tensor();
     const Tensor grad_weight = wanted(attrs.has_weight, 1), grad_bias = wanted(attrs.has_bias, bias_input);
-    const Layout l = layout_of(x);
+    const BatchNormLayout l = layout_of(x);
     gpu::batch_norm_backward({x.dtype(), l.outer, l.channels, l.inner, attrs.training, on_stream(g), on_stream(x), on_stream(stats),
                               channel_array(weight), on_stream(grad_x), channel_array(grad_weight), channel_array(grad_bias)});
     b.give(0, grad_x);
@@ -280,7 +280,7 @@ void rule_on_gpu(Backward& b, const Attrs& attrs) {
 }
 
 void batch_norm_rule(Backward& b) {
-    const Attrs& attrs = b.attrs<Attrs>();
+    const BatchNormAttrs& attrs = b.attrs<BatchNormAttrs>();
     const Tensor stats = b.saved(0), given = b.saved(1);
     const Loc loc = b.record().loc;
     if (b.recording() && attrs.training) {
@@ -293,7 +293,7 @@ void batch_norm_rule(Backward& b) {
     if (on_gpu(given)) return rule_on_gpu(b, attrs);
     const Tensor x = ready(given, stats.dtype(), loc), g = ready_like(b.grad(), x, loc);
     const Tensor weight = attrs.has_weight ? b.saved(2).to(stats.dtype(), loc).contiguous(loc) : Tensor();
-    const Gradients made = made_for(x, x.dtype(), loc);
+    const BatchNormGradients made = made_for(x, x.dtype(), loc);
     write_gradients(g, x, stats, weight, attrs.training, made);
     b.give(0, made.x);
     if (attrs.has_weight) b.give(1, made.weight);
@@ -377,14 +377,14 @@ Tensor batch_norm(const In& x, const Tensor& running_mean, const Tensor& running
             y = normalized_on_cpu(x.tensor, stats, weight, bias, running, o, x.loc);
         }
     }
-    const Attrs attrs{o.eps, o.training, weight.defined(), bias.defined()};
+    const BatchNormAttrs attrs{o.eps, o.training, weight.defined(), bias.defined()};
     if (!detail::is_watched()) [[likely]] {
         record_norm(batch_norm_op, x.loc, x.tensor, weight, bias, y, stats, attrs, nullptr);
         return y;
     }
     // Watchers are told: (x, running_mean, running_var, weight, bias), those that are given, become y, and in training the new running
     // statistics, else the statistics computed from them.
-    const Call call{o.eps, o.momentum, o.training, running_mean.defined(), running_var.defined(), weight.defined(), bias.defined()};
+    const BatchNormCall call{o.eps, o.momentum, o.training, running_mean.defined(), running_var.defined(), weight.defined(), bias.defined()};
     const Tensor* operands[5] = {&x.tensor};
     TensorImpl* results[3] = {y.impl()};
     int count = 1, result_count = 1;
@@ -403,14 +403,14 @@ Tensor batch_norm(const In& x, const Tensor& running_mean, const Tensor& running
 }
 
 // For training; g and x have one layout, a dtype that kernels read, and elements.
-void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, double eps, const Gradients& to, const Loc& loc) {
+void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, double eps, const BatchNormGradients& to, const Loc& loc) {
     const Tensor stats = detail::make_empty({on_gpu(x) ? 2 : 3, x.size(1)}, computed_in(x.dtype()), x.device(), loc);
     if (!on_gpu(x)) {
         std::vector<double> variance(static_cast<std::size_t>(x.size(1)));
         x.dtype() == float64 ? set_stats<double>(x, stats, variance, eps) : set_stats<float>(x, stats, variance, eps);
         return write_gradients(g, x, stats, weight, /*training=*/true, to);
     }
-    const Layout l = layout_of(x);
+    const BatchNormLayout l = layout_of(x);
     gpu::batch_norm(
         {x.dtype(), l.outer, l.channels, l.inner, eps, 0.1, /*training=*/true, on_stream(x), on_stream(to.x), on_stream(stats), {}, {}, {}, {}});
     gpu::batch_norm_backward({x.dtype(), l.outer, l.channels, l.inner, /*training=*/true, on_stream(g), on_stream(x), on_stream(stats),
@@ -429,7 +429,7 @@ std::vector<Tensor> batch_norm_backward(const In& g, const In& x, const Tensor& 
         const DType wide = computed_in(x->dtype), read = on_gpu(x.tensor) ? x->dtype : wide;
         const Tensor in = ready(x.tensor, read, x.loc), from = ready_like(g.tensor, in, x.loc);
         detail::begin_op(op, in.impl(), x.loc);
-        const Gradients made = made_for(in, wide, x.loc);
+        const BatchNormGradients made = made_for(in, wide, x.loc);
         const Tensor scale = !weight.defined() || on_gpu(weight) ? weight : weight.to(wide, x.loc).contiguous(x.loc);
         if (x->numel > 0) {
             run_backward(from, in, scale, eps, made, x.loc);
@@ -443,8 +443,8 @@ std::vector<Tensor> batch_norm_backward(const In& g, const In& x, const Tensor& 
     if (detail::is_runtime || !detail::thread.observed) return results;
     std::vector<Tensor> inputs = {g.tensor, x.tensor};
     if (weight.defined()) inputs.push_back(weight);
-    const Attrs attrs{eps, /*training=*/true, weight.defined(), has_bias};
-    record_many(batch_norm_backward_op, x.loc, inputs, results, inputs, attrs, BackwardCall{eps, weight.defined(), has_bias});
+    const BatchNormAttrs attrs{eps, /*training=*/true, weight.defined(), has_bias};
+    record_many(batch_norm_backward_op, x.loc, inputs, results, inputs, attrs, BatchNormBackwardCall{eps, weight.defined(), has_bias});
     return results;
 }
 
@@ -472,7 +472,7 @@ Tensor local_response_norm(In x, int64_t size, double alpha, double beta, double
 
 namespace {
 
-std::vector<Tensor> batch_norm_of(const FormCall& x, const Call& a) {
+std::vector<Tensor> batch_norm_of(const FormCall& x, const BatchNormCall& a) {
     int i = 1;
     Tensor mean = operand_if(a.has_running_mean, x, i), var = operand_if(a.has_running_var, x, i);
     const Tensor weight = operand_if(a.has_weight, x, i), bias = operand_if(a.has_bias, x, i);
@@ -488,12 +488,12 @@ std::vector<Tensor> batch_norm_of(const FormCall& x, const Call& a) {
     return results;
 }
 
-std::vector<Tensor> batch_norm_backward_of(const FormCall& x, const BackwardCall& a) {
+std::vector<Tensor> batch_norm_backward_of(const FormCall& x, const BatchNormBackwardCall& a) {
     return batch_norm_backward(x[0], x[1], a.has_weight ? x[2] : Tensor(), a.has_bias, a.eps);
 }
 
 // In training the new running statistics, else the statistics computed from them.
-ResultTypes types_of(const TypeCall& t, const Call& a) {
+ResultTypes types_of(const TypeCall& t, const BatchNormCall& a) {
     const ValueType& x = type_with_channels(t, t[0], 1);
     ResultTypes results{x};
     if (!a.training) results.push_back(types::shaped(x, {2, x.shape[1]}, types::computed(x.dtype)));
@@ -501,17 +501,17 @@ ResultTypes types_of(const TypeCall& t, const Call& a) {
     return results;
 }
 
-ResultTypes types_of(const TypeCall& t, const BackwardCall& a) {
+ResultTypes types_of(const TypeCall& t, const BatchNormBackwardCall& a) {
     const ValueType x = type_with_channels(t, types::alike(t[1], t[0]), 2);
     return gradient_types(x, types::shaped(x, {x.shape[1]}, types::computed(x.dtype)), a.has_weight, a.has_bias);
 }
 
 }  // namespace
 
-TAPIR_FORM(batch_norm, Operands(1, 5), Call, types_of(t, a), batch_norm_of(x, a),
+TAPIR_FORM(batch_norm, Operands(1, 5), BatchNormCall, types_of(t, a), batch_norm_of(x, a),
            f("training", a.training)("momentum", a.momentum)("eps", a.eps)("has_running_mean", a.has_running_mean)(
                "has_running_var", a.has_running_var)("has_weight", a.has_weight)("has_bias", a.has_bias));
-TAPIR_FORM(batch_norm_backward, Operands::from(2), BackwardCall, types_of(t, a), batch_norm_backward_of(x, a),
+TAPIR_FORM(batch_norm_backward, Operands::from(2), BatchNormBackwardCall, types_of(t, a), batch_norm_backward_of(x, a),
            f("eps", a.eps)("has_weight", a.has_weight)("has_bias", a.has_bias));
 
 }  // namespace tapir

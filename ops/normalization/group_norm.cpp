@@ -51,21 +51,21 @@ namespace {
 
 using std::int64_t;
 
-struct Attrs {
+struct GroupNormAttrs {
     double eps = 1e-5;
     int64_t groups = 1;
     bool has_weight = false, has_bias = false;
 };
 
 // x (batch, channels, inner) or, with the channels last, (batch, inner, channels); values that differ per channel are (batch, channels).
-struct Layout {
+struct GroupNormLayout {
     int64_t batch, channels, inner, groups;
     bool is_last;
     int64_t size() const { return channels * inner; }  // of an example
     std::size_t all() const { return static_cast<std::size_t>(batch * channels); }
 };
 
-Layout layout_of(const Tensor& x, int64_t groups) {
+GroupNormLayout layout_of(const Tensor& x, int64_t groups) {
     const int64_t inner = x.numel() / (x.size(0) * x.size(1));
     return {x.size(0), x.size(1), inner, groups, !x.is_contiguous() || inner == 1};
 }
@@ -76,7 +76,7 @@ constexpr int64_t kPart = 32 * 1024;  // elements
 // Cuts sums and maps in the same way: run(example, first row, end row) of (inner, channels) if the channels are last, else
 // run(0, first channel, end channel) of batch * channels.
 template <class Run>
-void for_parts(const Layout& l, int64_t first, int64_t end, const Run& run) {
+void for_parts(const GroupNormLayout& l, int64_t first, int64_t end, const Run& run) {
     if (!l.is_last) {
         parallel_for((end - first) * l.channels, kPart / l.inner + 1,
                      [&](int64_t from, int64_t to) { run(0, first * l.channels + from, first * l.channels + to); });
@@ -88,7 +88,7 @@ void for_parts(const Layout& l, int64_t first, int64_t end, const Run& run) {
 
 // Computes both sums of each channel of the examples [first, end): see kernels::ChannelSums. sums: [2][batch * channels].
 template <class T>
-void sum_up(const Layout& l, int64_t first, int64_t end, const T* x, const T* g, const T* shift, const T* scale, double* sums) {
+void sum_up(const GroupNormLayout& l, int64_t first, int64_t end, const T* x, const T* g, const T* shift, const T* scale, double* sums) {
     const auto channels = static_cast<std::size_t>(l.channels);
     const int64_t at = first * l.channels, n = end * l.channels - at, all = l.batch * l.channels;
     const auto moved = [](const T* p, int64_t by) { return p ? p + by : nullptr; };
@@ -130,7 +130,7 @@ struct MapTerms {
 };
 // Computes y of the examples [first, end).
 template <class T>
-void map(const Layout& l, int64_t first, int64_t end, const T* x, const T* g, const MapTerms<T>& by, T* y) {
+void map(const GroupNormLayout& l, int64_t first, int64_t end, const T* x, const T* g, const MapTerms<T>& by, T* y) {
     const auto moved = [](const T* p, int64_t by_count) { return p ? p + by_count : nullptr; };
     for_parts(l, first, end, [&](int64_t example, int64_t from, int64_t to) {
         const int64_t i = l.is_last ? example * l.size() : from * l.inner, k = l.is_last ? example * l.channels : from;
@@ -150,7 +150,7 @@ void map(const Layout& l, int64_t first, int64_t end, const T* x, const T* g, co
 
 // Calls run(first, end) for as many examples as stay in the caches between its sums and its map.
 template <class Run>
-void for_sets(const Layout& l, const Run& run) {
+void for_sets(const GroupNormLayout& l, const Run& run) {
     const int64_t set = std::max<int64_t>(1, 4 * kPart * num_threads() / l.size());
     for (int64_t first = 0; first < l.batch; first += set) run(first, std::min(first + set, l.batch));
 }
@@ -159,12 +159,13 @@ void for_sets(const Layout& l, const Run& run) {
 template <class T>
 struct GroupStats {
     T *mean, *rstd, *rest;
-    GroupStats(const Tensor& stats, const Layout& l) : mean(data<T>(stats)), rstd(mean + l.batch * l.groups), rest(rstd + l.batch * l.groups) {}
+    GroupStats(const Tensor& stats, const GroupNormLayout& l)
+        : mean(data<T>(stats)), rstd(mean + l.batch * l.groups), rest(rstd + l.batch * l.groups) {}
 };
 
 // Finds them for the examples [first, end). sums, shift: scratch memory.
 template <class T>
-void find_stats(const Layout& l, int64_t first, int64_t end, const T* x, double eps, std::vector<double>& sums, std::vector<T>& shift,
+void find_stats(const GroupNormLayout& l, int64_t first, int64_t end, const T* x, double eps, std::vector<double>& sums, std::vector<T>& shift,
                 const GroupStats<T>& stats) {
     const int64_t per_group = l.channels / l.groups, all = l.batch * l.channels, width = per_group * l.inner;
     const auto inner = static_cast<double>(l.inner);
@@ -206,8 +207,8 @@ void find_stats(const Layout& l, int64_t first, int64_t end, const T* x, double 
 
 // stats: (3, batch, groups), as in GroupStats.
 template <class T>
-Tensor normalized(const Tensor& x, const Tensor& stats, const Tensor& weight, const Tensor& bias, const Attrs& attrs, const Loc& loc) {
-    const Layout l = layout_of(x, attrs.groups);
+Tensor normalized(const Tensor& x, const Tensor& stats, const Tensor& weight, const Tensor& bias, const GroupNormAttrs& attrs, const Loc& loc) {
+    const GroupNormLayout l = layout_of(x, attrs.groups);
     const Tensor y = empty_like(x, loc);
     const T *from = data<T>(x), *w = data<T>(weight), *shift_by = data<T>(bias);
     const GroupStats<T> found(stats, l);
@@ -228,16 +229,17 @@ Tensor normalized(const Tensor& x, const Tensor& stats, const Tensor& weight, co
     return y;
 }
 
-struct Gradients {
+struct GroupNormGradients {
     Tensor x, weight, bias;
 };
 
 // With n = (x - mean) rstd and d = g weight:  rstd (d - mean(d) - n mean(d n)), means over the group.
 template <class T>
-Gradients gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const Tensor& weight, const Attrs& attrs, bool has_stats, const Loc& loc) {
-    const Layout l = layout_of(x, attrs.groups);
+GroupNormGradients gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const Tensor& weight, const GroupNormAttrs& attrs, bool has_stats,
+                             const Loc& loc) {
+    const GroupNormLayout l = layout_of(x, attrs.groups);
     const auto made_of = [&](int64_t n) { return detail::make_empty({n}, x.dtype(), cpu, loc); };
-    Gradients made{empty_like(x, loc), made_of(l.channels), made_of(l.channels)};
+    GroupNormGradients made{empty_like(x, loc), made_of(l.channels), made_of(l.channels)};
     const GroupStats<T> found(stats, l);
     const T* w = data<T>(weight);
     const int64_t per_group = l.channels / l.groups, all = l.batch * l.channels;
@@ -285,15 +287,15 @@ Gradients gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const
 }
 
 // Takes all in one layout, in the dtype that is computed in. Without has_stats it finds and writes them.
-Gradients gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const Tensor& given_weight, const Attrs& attrs, bool has_stats,
-                    const Loc& loc) {
+GroupNormGradients gradients(const Tensor& g, const Tensor& x, const Tensor& stats, const Tensor& given_weight, const GroupNormAttrs& attrs,
+                             bool has_stats, const Loc& loc) {
     const Tensor weight = given_weight.defined() ? given_weight.to(x.dtype(), loc).contiguous(loc) : Tensor();
     return x.dtype() == float64 ? gradients<double>(g, x, stats, weight, attrs, has_stats, loc)
                                 : gradients<float>(g, x, stats, weight, attrs, has_stats, loc);
 }
 
 // Computes the gradients of x, the weight and the bias, made of ops.
-std::vector<Tensor> gradients_of_ops(const Tensor& given_g, const Tensor& given_x, const Tensor& weight, const Attrs& attrs) {
+std::vector<Tensor> gradients_of_ops(const Tensor& given_g, const Tensor& given_x, const Tensor& weight, const GroupNormAttrs& attrs) {
     const DType dtype = computed_in(given_x.dtype());
     const Tensor g = given_g.to(dtype), x = given_x.to(dtype);
     const int64_t batch = x.size(0), width = batch > 0 ? x.numel() / (batch * attrs.groups) : 0;
@@ -309,13 +311,13 @@ std::vector<Tensor> gradients_of_ops(const Tensor& given_g, const Tensor& given_
 
 // saved: g, x, the weight if there is one
 void group_norm_backward_rule(Backward& b) {
-    const Attrs& attrs = b.attrs<Attrs>();
+    const GroupNormAttrs& attrs = b.attrs<GroupNormAttrs>();
     differentiate(b, [&](const std::vector<Tensor>& in) { return gradients_of_ops(in[0], in[1], attrs.has_weight ? in[2] : Tensor(), attrs); });
 }
 
 // saved: GroupStats, x, the weight if there is one
 void group_norm_rule(Backward& b) {
-    const Attrs& attrs = b.attrs<Attrs>();
+    const GroupNormAttrs& attrs = b.attrs<GroupNormAttrs>();
     const Loc loc = b.record().loc;
     const Tensor weight = attrs.has_weight ? b.saved(2) : Tensor();
     if (b.recording()) {
@@ -324,7 +326,7 @@ void group_norm_rule(Backward& b) {
         return;
     }
     const Tensor stats = b.saved(0), x = ready(b.saved(1), stats.dtype(), loc), g = ready_like(b.grad(), x, loc);
-    const Gradients made = gradients(g, x, stats, weight, attrs, /*has_stats=*/true, loc);
+    const GroupNormGradients made = gradients(g, x, stats, weight, attrs, /*has_stats=*/true, loc);
     b.give(0, made.x);
     if (attrs.has_weight) b.give(1, made.weight);
     if (attrs.has_bias) b.give(attrs.has_weight ? 2 : 1, made.bias);
@@ -341,7 +343,7 @@ std::vector<Tensor> group_norm_backward(const In& g, const In& x, int64_t groups
     check_input(op, x, 2);
     check_channels(op, x, weight, "weight");
     check_groups(op, groups, x->sizes[1], x.loc);
-    const Attrs attrs{eps, groups, weight.defined(), has_bias};
+    const GroupNormAttrs attrs{eps, groups, weight.defined(), has_bias};
     std::vector<Tensor> results;
     {
         const detail::UnrecordedPartsOf parts(g.loc);
@@ -355,7 +357,7 @@ std::vector<Tensor> group_norm_backward(const In& g, const In& x, int64_t groups
         } else {
             const Tensor in = ready(x.tensor, dtype, x.loc), from = ready_like(g.tensor, in, x.loc);
             const Tensor stats = detail::make_empty({3, x->sizes[0], groups}, dtype, x->device, x.loc);
-            const Gradients made = gradients(from, in, stats, weight, attrs, /*has_stats=*/false, x.loc);
+            const GroupNormGradients made = gradients(from, in, stats, weight, attrs, /*has_stats=*/false, x.loc);
             results.push_back(made.x);
             if (weight.defined()) results.push_back(made.weight);
             if (has_bias) results.push_back(made.bias);
@@ -369,7 +371,7 @@ std::vector<Tensor> group_norm_backward(const In& g, const In& x, int64_t groups
     return results;
 }
 
-Tensor fused(const In& x, const Tensor& weight, const Tensor& bias, const Attrs& attrs) {
+Tensor fused(const In& x, const Tensor& weight, const Tensor& bias, const GroupNormAttrs& attrs) {
     Tensor y, stats;
     {
         const detail::UnrecordedPartsOf parts(x.loc);
@@ -425,17 +427,17 @@ Tensor instance_norm(In x, const Tensor& weight, const Tensor& bias, double eps)
 
 namespace {
 
-Tensor group_norm_of(const FormCall& x, const Attrs& a) {
+Tensor group_norm_of(const FormCall& x, const GroupNormAttrs& a) {
     int i = 1;
     const Tensor weight = operand_if(a.has_weight, x, i), bias = operand_if(a.has_bias, x, i);
     return group_norm(x[0], a.groups, weight, bias, a.eps);
 }
 
-std::vector<Tensor> group_norm_backward_of(const FormCall& x, const Attrs& a) {
+std::vector<Tensor> group_norm_backward_of(const FormCall& x, const GroupNormAttrs& a) {
     return group_norm_backward(x[0], x[1], a.groups, a.has_weight ? x[2] : Tensor(), a.has_bias, a.eps);
 }
 
-void norm_fields(Fields& f, Attrs& a) { f("num_groups", a.groups)("eps", a.eps)("has_weight", a.has_weight)("has_bias", a.has_bias); }
+void norm_fields(Fields& f, GroupNormAttrs& a) { f("num_groups", a.groups)("eps", a.eps)("has_weight", a.has_weight)("has_bias", a.has_bias); }
 
 const ValueType& grouped(const TypeCall& t, const ValueType& x, int parameters) {
     const SymInt &channels = type_with_channels(t, x, parameters).shape[1], groups = t.size("num_groups");
@@ -444,14 +446,14 @@ const ValueType& grouped(const TypeCall& t, const ValueType& x, int parameters) 
     return x;
 }
 
-ResultTypes types_of_backward(const TypeCall& t, const Attrs& a) {
+ResultTypes types_of_backward(const TypeCall& t, const GroupNormAttrs& a) {
     const ValueType x = types::alike(grouped(t, t[1], 2), t[0]);
     return gradient_types(x, types::shaped(x, {x.shape[1]}, types::computed(x.dtype)), a.has_weight, a.has_bias);
 }
 
 }  // namespace
 
-TAPIR_FORM(group_norm, Operands(1, 3), Attrs, grouped(t, t[0], 1), group_norm_of(x, a), norm_fields(f, a));
-TAPIR_FORM(group_norm_backward, Operands::from(2), Attrs, types_of_backward(t, a), group_norm_backward_of(x, a), norm_fields(f, a));
+TAPIR_FORM(group_norm, Operands(1, 3), GroupNormAttrs, grouped(t, t[0], 1), group_norm_of(x, a), norm_fields(f, a));
+TAPIR_FORM(group_norm_backward, Operands::from(2), GroupNormAttrs, types_of_backward(t, a), group_norm_backward_of(x, a), norm_fields(f, a));
 
 }  // namespace tapir

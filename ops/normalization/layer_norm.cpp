@@ -52,12 +52,12 @@ TAPIR_OP(layer_norm_backward, layer_norm_backward_rule, "The gradients of layer_
 
 namespace {
 
-struct Attrs {
+struct LayerNormAttrs {
     double eps;
     int dims;  // number of the last dimensions that are normalised
     bool has_weight, has_bias;
 };
-struct Call {
+struct LayerNormCall {
     Shape normalized_shape;
     double eps = 1e-5;
     bool has_weight = false, has_bias = false;
@@ -136,11 +136,11 @@ void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, const 
     add_up<T>(grad_bias, bias_sums);
 }
 
-struct Gradients {
+struct LayerNormGradients {
     Tensor x, weight, bias;  // undefined: not wanted
 };
 
-void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, const Tensor& stats, const Gradients& to, int64_t width) {
+void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, const Tensor& stats, const LayerNormGradients& to, int64_t width) {
     if (width > 0 && on_gpu(x)) {
         run_backward_on_gpu(g, x, weight, stats, to.x, to.weight, to.bias, width);
     } else if (width > 0 && x.dtype() == DType::float64) {
@@ -151,7 +151,7 @@ void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, const 
 }
 
 // Computes the gradients of x, the weight and the bias, made of ops.
-std::vector<Tensor> gradients_of_ops(const Tensor& g, const Tensor& x, const Tensor& weight, const Attrs& attrs) {
+std::vector<Tensor> gradients_of_ops(const Tensor& g, const Tensor& x, const Tensor& weight, const LayerNormAttrs& attrs) {
     Dims dims, leading;
     for (int d = 0; d < x.dim(); ++d) (d < x.dim() - attrs.dims ? leading : dims).push_back(d);
     const Tensor centred = x - mean(x, dims, true);
@@ -166,13 +166,13 @@ std::vector<Tensor> gradients_of_ops(const Tensor& g, const Tensor& x, const Ten
 
 // saved: g, x, the weight if there is one
 void layer_norm_backward_rule(Backward& b) {
-    const Attrs& attrs = b.attrs<Attrs>();
+    const LayerNormAttrs& attrs = b.attrs<LayerNormAttrs>();
     differentiate(b, [&](const std::vector<Tensor>& in) { return gradients_of_ops(in[0], in[1], attrs.has_weight ? in[2] : Tensor(), attrs); });
 }
 
 // saved: mean and rstd, x, the weight if there is one
 void layer_norm_rule(Backward& b) {
-    const Attrs& attrs = b.attrs<Attrs>();
+    const LayerNormAttrs& attrs = b.attrs<LayerNormAttrs>();
     if (b.recording()) {
         const Tensor x = b.saved(1);
         const Shape rows(x.impl()->sizes + x.dim() - attrs.dims, attrs.dims);
@@ -227,7 +227,7 @@ std::vector<Tensor> layer_norm_backward(const In& g, const In& x, const Shape& n
         const auto made = [&](bool is_there, const Shape& shape) {
             return is_there ? detail::make_empty(shape, read, x.tensor.device(), x.loc) : Tensor();
         };
-        const Gradients to{made(true, x.tensor.shape()), made(weight.defined(), normalized_shape), made(has_bias, normalized_shape)};
+        const LayerNormGradients to{made(true, x.tensor.shape()), made(weight.defined(), normalized_shape), made(has_bias, normalized_shape)};
         const Tensor stats = detail::make_empty({2, width > 0 ? rows.numel() / width : 0}, computed_in(read), x.tensor.device(), x.loc);
         run_forward(rows, Tensor(), Tensor(), eps, to.x, stats, width);
         run_backward(from, rows, scale, stats, to, width);
@@ -236,10 +236,10 @@ std::vector<Tensor> layer_norm_backward(const In& g, const In& x, const Shape& n
         }
     }
     if (!detail::thread.observed) return results;
-    const Attrs attrs{eps, normalized_shape.rank(), weight.defined(), has_bias};
+    const LayerNormAttrs attrs{eps, normalized_shape.rank(), weight.defined(), has_bias};
     std::vector<Tensor> inputs = {g.tensor, x.tensor};
     if (weight.defined()) inputs.push_back(weight);
-    const Call call{normalized_shape, eps, weight.defined(), has_bias};
+    const LayerNormCall call{normalized_shape, eps, weight.defined(), has_bias};
     record_many(layer_norm_backward_op, x.loc, inputs, results, inputs, attrs, call);
     return results;
 }
@@ -288,9 +288,9 @@ Tensor layer_norm(In x, const Shape& normalized_shape, const Tensor& weight, con
         y = y.to(dtype);
     }
     if (!detail::thread.observed) return y;
-    const Attrs attrs{eps, normalized_shape.rank(), weight.defined(), bias.defined()};
+    const LayerNormAttrs attrs{eps, normalized_shape.rank(), weight.defined(), bias.defined()};
     record_norm(layer_norm_op, x.loc, x.tensor, weight, bias, y, stats, attrs,
-                [&] { return Call{normalized_shape, eps, weight.defined(), bias.defined()}; });
+                [&] { return LayerNormCall{normalized_shape, eps, weight.defined(), bias.defined()}; });
     return y;
 }
 
@@ -298,7 +298,7 @@ Tensor layer_norm(In x, const Shape& normalized_shape, const Tensor& weight, con
 
 namespace {
 
-Tensor layer_norm_of(const FormCall& x, const Call& a) {
+Tensor layer_norm_of(const FormCall& x, const LayerNormCall& a) {
     int i = 1;
     const Tensor weight = operand_if(a.has_weight, x, i), bias = operand_if(a.has_bias, x, i);
     return layer_norm(x[0], a.normalized_shape, weight, bias, a.eps);
@@ -311,7 +311,7 @@ bool are_plain(std::initializer_list<const Tensor*> tensors, DType dtype) {
 }
 
 // Returns the width of the rows; 0 if there are none, or if these cannot be operands of the op.
-int64_t width_of(const Tensor& x, const Call& a, std::initializer_list<const Tensor*> parameters) {
+int64_t width_of(const Tensor& x, const LayerNormCall& a, std::initializer_list<const Tensor*> parameters) {
     const int dims = a.normalized_shape.rank(), leading = x.dim() - dims;
     if (dims == 0 || leading < 0) return 0;
     for (int d = 0; d < dims; ++d) {
@@ -325,7 +325,7 @@ int64_t width_of(const Tensor& x, const Call& a, std::initializer_list<const Ten
 }
 
 bool layer_norm_into(const FormCall& x, const Tensor& out) {
-    const Call& a = *static_cast<const Call*>(x.attrs);
+    const LayerNormCall& a = *static_cast<const LayerNormCall*>(x.attrs);
     int i = 1;
     const Tensor weight = operand_if(a.has_weight, x, i), bias = operand_if(a.has_bias, x, i);
     const int64_t width = width_of(x[0], a, {&weight, &bias});
@@ -334,16 +334,16 @@ bool layer_norm_into(const FormCall& x, const Tensor& out) {
     return true;
 }
 
-std::vector<Tensor> layer_norm_backward_of(const FormCall& x, const Call& a) {
+std::vector<Tensor> layer_norm_backward_of(const FormCall& x, const LayerNormCall& a) {
     return layer_norm_backward(x[0], x[1], a.normalized_shape, a.has_weight ? x[2] : Tensor(), a.has_bias, a.eps);
 }
 
 bool layer_norm_backward_into(const FormCall& x, const Tensor& out) {
-    const Call& a = *static_cast<const Call*>(x.attrs);
+    const LayerNormCall& a = *static_cast<const LayerNormCall*>(x.attrs);
     const Tensor weight = a.has_weight ? x[2] : Tensor();
     const int64_t width = width_of(x[1], a, {&weight});
     const Tensor* const results = &out;
-    const Gradients to{results[0], a.has_weight ? results[1] : Tensor(), a.has_bias ? results[a.has_weight ? 2 : 1] : Tensor()};
+    const LayerNormGradients to{results[0], a.has_weight ? results[1] : Tensor(), a.has_bias ? results[a.has_weight ? 2 : 1] : Tensor()};
     const DType dtype = out.dtype();
     if (width == 0 || x[0].shape() != x[1].shape() || to.x.numel() != x[1].numel()) return false;
     if (!are_plain({&x[0], &x[1], &weight, &to.x, &to.weight, &to.bias}, dtype)) return false;
@@ -356,12 +356,14 @@ bool layer_norm_backward_into(const FormCall& x, const Tensor& out) {
     return true;
 }
 
-void call_fields(Fields& f, Call& a) { f("normalized_shape", a.normalized_shape)("eps", a.eps)("has_weight", a.has_weight)("has_bias", a.has_bias); }
+void call_fields(Fields& f, LayerNormCall& a) {
+    f("normalized_shape", a.normalized_shape)("eps", a.eps)("has_weight", a.has_weight)("has_bias", a.has_bias);
+}
 
 }  // namespace
 
-TAPIR_INTO_FORM(layer_norm, Operands(1, 3), Call, type_with_last(t, t[0], 1), layer_norm_of(x, a), layer_norm_into, call_fields(f, a));
-TAPIR_INTO_FORM(layer_norm_backward, Operands::from(2), Call,
+TAPIR_INTO_FORM(layer_norm, Operands(1, 3), LayerNormCall, type_with_last(t, t[0], 1), layer_norm_of(x, a), layer_norm_into, call_fields(f, a));
+TAPIR_INTO_FORM(layer_norm_backward, Operands::from(2), LayerNormCall,
                 gradient_types(alike(type_with_last(t, t[1], 2), t[0]), shaped(t[1], t.sizes("normalized_shape")), a.has_weight, a.has_bias),
                 layer_norm_backward_of(x, a), layer_norm_backward_into, call_fields(f, a));
 

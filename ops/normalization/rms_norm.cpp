@@ -27,12 +27,12 @@ namespace {
 
 using std::int64_t;
 
-struct Attrs {
+struct RmsNormAttrs {
     double eps;
     int dims;  // number of the last dimensions that are normalised
     bool has_weight;
 };
-struct Call {
+struct RmsNormCall {
     Shape normalized_shape;
     double eps = -1;
 };
@@ -66,7 +66,7 @@ void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, const 
 }
 
 // Made of ops, to be differentiated again. saved: rstd (rows,), x, the weight if there is one.
-void rule_of_ops(Backward& b, const Attrs& attrs) {
+void rule_of_ops(Backward& b, const RmsNormAttrs& attrs) {
     const DType dtype = b.saved(0).dtype();
     const Tensor x = b.saved(1).to(dtype), g = b.grad().to(dtype);
     const Dims dims = last_dims(x, attrs.dims);
@@ -77,7 +77,7 @@ void rule_of_ops(Backward& b, const Attrs& attrs) {
 }
 
 void rms_norm_rule(Backward& b) {
-    const Attrs& attrs = b.attrs<Attrs>();
+    const RmsNormAttrs& attrs = b.attrs<RmsNormAttrs>();
     if (b.recording()) return rule_of_ops(b, attrs);
     const Tensor rstd = b.saved(0);
     const DType dtype = rstd.dtype();
@@ -96,7 +96,7 @@ void rms_norm_rule(Backward& b) {
     if (grad_weight.defined()) b.give(1, grad_weight);
 }
 
-Tensor fused(const In& x, const Tensor& weight, const Shape& normalized_shape, const Attrs& attrs) {
+Tensor fused(const In& x, const Tensor& weight, const Shape& normalized_shape, const RmsNormAttrs& attrs) {
     const int64_t width = normalized_shape.numel();
     Tensor y, rstd;
     {
@@ -108,7 +108,7 @@ Tensor fused(const In& x, const Tensor& weight, const Shape& normalized_shape, c
         dtype == float64 ? run<double>(in, w, attrs.eps, y, rstd, width) : run<float>(in, w, attrs.eps, y, rstd, width);
         y = y.to(x->dtype, x.loc);
     }
-    record_norm(rms_norm_op, x.loc, x.tensor, weight, /*bias=*/{}, y, rstd, attrs, [&] { return Call{normalized_shape, attrs.eps}; });
+    record_norm(rms_norm_op, x.loc, x.tensor, weight, /*bias=*/{}, y, rstd, attrs, [&] { return RmsNormCall{normalized_shape, attrs.eps}; });
     return y;
 }
 
@@ -135,7 +135,7 @@ Tensor rms_norm(In x, const Shape& normalized_shape, const Tensor& weight, doubl
 
 // --- Forms -------------------------------------------------------------------------------------------------------------------
 
-TAPIR_FORM(rms_norm, Operands(1, 2), Call, same(type_with_last(t, t[0], 1), promoted(t)),
+TAPIR_FORM(rms_norm, Operands(1, 2), RmsNormCall, same(type_with_last(t, t[0], 1), promoted(t)),
            rms_norm(x[0], a.normalized_shape, x.count > 1 ? x[1] : Tensor(), a.eps), f("normalized_shape", a.normalized_shape)("eps", a.eps));
 
 }  // namespace tapir

@@ -35,7 +35,7 @@ struct Attrs {
 
 double scale_of(double p) { return p < 1 ? 1 / (1 - p) : 0; }
 
-constexpr int64_t kGrain = 16 * 1024;
+constexpr int64_t kDropoutGrain = 16 * 1024;
 
 Tensor plain(const In& x) {
     const detail::UnrecordedPartsOf parts(x.loc);
@@ -76,7 +76,7 @@ Tensor apply(const In& x, const Tensor& mask, bool is_drawn, double p) {
     }
     const auto* keep = static_cast<const std::uint8_t*>(mask.raw_data());
     const auto size = static_cast<int64_t>(itemsize(from->dtype));
-    parallel_for(from->numel, kGrain, [&](int64_t begin, int64_t end) {
+    parallel_for(from->numel, kDropoutGrain, [&](int64_t begin, int64_t end) {
         kernels::masked_scale(from->dtype, from->data + begin * size, keep + begin, out.impl()->data + begin * size, end - begin, scale);
     });
     finish(x, mask, is_drawn, p, out);
@@ -110,7 +110,7 @@ Tensor draw(const In& x, double p, Generator& generator, bool keeps_mask, Tensor
     if (on_gpu(x.tensor)) return draw_on_gpu(x, {generator.seed(), first}, p, keeps_mask, mask);
     mask = detail::make_empty_like(x.tensor.impl(), bool_, x.loc);
     auto* keep = static_cast<std::uint8_t*>(mask.raw_data());
-    parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+    parallel_for(n, kDropoutGrain, [&](int64_t begin, int64_t end) {
         const kernels::Draw from{generator.seed(), first + static_cast<std::uint64_t>(begin / 4)};
         kernels::random_bernoulli(from, 1 - p, keep + begin, end - begin);
     });

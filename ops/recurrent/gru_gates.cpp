@@ -24,10 +24,10 @@ using std::int64_t;
 
 // keep_activations: makes the activations, which a gradient would compute again, the second result, (rows, 3, width) as
 // kernels::GruGates says. No gradient flows back through it.
-struct Call {
+struct GruCall {
     bool keep_activations = false;
 };
-struct BackwardCall {
+struct GruBackwardCall {
     bool has_activations = false;  // an operand after the gradient
 };
 
@@ -100,7 +100,7 @@ std::vector<Tensor> gradients_of_ops(const Tensor& g, const Tensor& x, const Ten
 
 // saved: the inputs
 void gru_gates_backward_rule(Backward& b) {
-    const int more = b.attrs<BackwardCall>().has_activations;
+    const int more = b.attrs<GruBackwardCall>().has_activations;
     differentiate(b, [&](const std::vector<Tensor>& in) {
         const Tensor* const of_step = in.data() + 1 + more;
         return gradients_of_ops(in[0], of_step[0], of_step[1], of_step[2]);
@@ -176,9 +176,9 @@ Tensor step_of(const In& x_gates, const In& h_gates, const In& h, bool keeps, Te
     }
     const std::initializer_list<const Tensor*> saved{&kept, &x_gates.tensor, &h_gates.tensor, &h.tensor};
     if (kept.defined()) {
-        record(gru_gates_op, loc, inputs, out, saved, nullptr, Told{gru_gates_op, inputs, {&out, &kept}}, Call{true});
+        record(gru_gates_op, loc, inputs, out, saved, nullptr, Told{gru_gates_op, inputs, {&out, &kept}}, GruCall{true});
     } else {
-        record(gru_gates_op, loc, inputs, out, saved, nullptr, Told{gru_gates_op, inputs}, Call{});
+        record(gru_gates_op, loc, inputs, out, saved, nullptr, Told{gru_gates_op, inputs}, GruCall{});
     }
     if (activations) *activations = std::move(kept);
     return out;
@@ -211,7 +211,7 @@ std::vector<Tensor> gru_gates_backward(const In& g, const Tensor& x, const Tenso
     std::vector<Tensor> inputs = {g.tensor};
     if (activations.defined()) inputs.push_back(activations);
     inputs.insert(inputs.end(), {x, y, h});
-    const BackwardCall call{activations.defined()};
+    const GruBackwardCall call{activations.defined()};
     record_many(gru_gates_backward_op, g.loc, inputs, results, inputs, call, call);
     return results;
 }
@@ -224,19 +224,17 @@ Tensor gru_gates(In x_gates, In h_gates, In h) { return step_of(x_gates, h_gates
 
 namespace {
 
-std::vector<Tensor> gru_gates_of(const FormCall& x, const Call& a) {
+std::vector<Tensor> gru_gates_of(const FormCall& x, const GruCall& a) {
     Tensor activations;
     std::vector<Tensor> results = {step_of(x[0], x[1], x[2], a.keep_activations, &activations)};
     if (a.keep_activations) results.push_back(std::move(activations));
     return results;
 }
 
-std::vector<Tensor> gru_gates_backward_of(const FormCall& x, const BackwardCall& a) {
+std::vector<Tensor> gru_gates_backward_of(const FormCall& x, const GruBackwardCall& a) {
     const int i = a.has_activations;
     return gru_gates_backward(x[0], x[i + 1], x[i + 2], x[i + 3], a.has_activations ? x[1] : Tensor());
 }
-
-bool is_plain(const Tensor& t, DType dtype, int64_t numel) { return detail::is_plain(t.impl(), dtype) && t.impl()->numel == numel; }
 
 // Returns the sizes of operands from x[first] on, if the kernels can take them as they are; otherwise a width of 0.
 Sizes plain_sizes(const FormCall& x, int first, DType dtype) {
@@ -248,7 +246,7 @@ Sizes plain_sizes(const FormCall& x, int first, DType dtype) {
 }
 
 bool gru_gates_into(const FormCall& x, const Tensor& out) {
-    const Call& a = *static_cast<const Call*>(x.attrs);
+    const GruCall& a = *static_cast<const GruCall*>(x.attrs);
     const DType dtype = out.dtype();
     const auto [rows, width] = plain_sizes(x, 0, dtype);
     const Tensor none, &kept = a.keep_activations ? (&out)[1] : none;
@@ -258,7 +256,7 @@ bool gru_gates_into(const FormCall& x, const Tensor& out) {
 }
 
 bool gru_gates_backward_into(const FormCall& x, const Tensor& first) {
-    const BackwardCall& a = *static_cast<const BackwardCall*>(x.attrs);
+    const GruBackwardCall& a = *static_cast<const GruBackwardCall*>(x.attrs);
     const DType dtype = first.dtype();
     const int i = 1 + a.has_activations;
     const auto [rows, width] = plain_sizes(x, i, dtype);
@@ -287,12 +285,12 @@ ValueType activations_type(const ValueType& h) {
     return types::shaped(h, {rows, 3, width}, types::computed(h.dtype));
 }
 
-ResultTypes types_of(const TypeCall& t, const Call& a) {
+ResultTypes types_of(const TypeCall& t, const GruCall& a) {
     const ValueType& h = state_type(t, 0);
     return a.keep_activations ? ResultTypes{h, activations_type(h)} : ResultTypes(h);
 }
 
-ResultTypes types_of(const TypeCall& t, const BackwardCall& a) {
+ResultTypes types_of(const TypeCall& t, const GruBackwardCall& a) {
     const ValueType& h = state_type(t, 1 + a.has_activations);
     types::need(may_equal(t[0].shape, h.shape), "the gradient has not the state's shape");
     if (a.has_activations) types::need(may_equal(t[1].shape, activations_type(h).shape), "the activations have another shape");
@@ -302,8 +300,8 @@ ResultTypes types_of(const TypeCall& t, const BackwardCall& a) {
 
 }  // namespace
 
-TAPIR_INTO_FORM(gru_gates, Operands::from(1), Call, types_of(t, a), gru_gates_of(x, a), gru_gates_into, f("keep_activations", a.keep_activations));
-TAPIR_INTO_FORM(gru_gates_backward, Operands::from(1), BackwardCall, types_of(t, a), gru_gates_backward_of(x, a), gru_gates_backward_into,
+TAPIR_INTO_FORM(gru_gates, Operands::from(1), GruCall, types_of(t, a), gru_gates_of(x, a), gru_gates_into, f("keep_activations", a.keep_activations));
+TAPIR_INTO_FORM(gru_gates_backward, Operands::from(1), GruBackwardCall, types_of(t, a), gru_gates_backward_of(x, a), gru_gates_backward_into,
                 f("has_activations", a.has_activations));
 
 }  // namespace tapir

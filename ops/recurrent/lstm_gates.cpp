@@ -43,10 +43,10 @@ struct Gates {
     int children = 1;
     std::vector<int64_t> layouts = {4, 0, 1, 0, 3, 2};
 };
-struct Call : Gates {
+struct LstmCall : Gates {
     bool keep_activations = false;
 };
-struct BackwardCall : Gates {
+struct LstmBackwardCall : Gates {
     bool has_grad_h = true, has_grad_c = true, has_activations = false;  // operands before the sources
     int operands() const { return has_grad_h + has_grad_c + has_activations; }
 };
@@ -487,7 +487,7 @@ std::vector<Tensor> backward_of(const Tensor& grad_h, const Tensor& grad_c, cons
     }
     if (!detail::thread.observed) return results;
     const BackwardAttrs attrs{step, grad_h.defined(), grad_c.defined(), activations.defined()};
-    const BackwardCall call{{step.children, layout_numbers(step)}, grad_h.defined(), grad_c.defined(), activations.defined()};
+    const LstmBackwardCall call{{step.children, layout_numbers(step)}, grad_h.defined(), grad_c.defined(), activations.defined()};
     record_many(lstm_gates_backward_op, loc, inputs, results, inputs, attrs, call);
     return results;
 }
@@ -582,7 +582,7 @@ LSTMState step_of(const char* op, const GateSource* sources, int source_count, c
         saved[0] = &kept;
         for (int i = 0; i < input_count; ++i) saved[1 + i] = inputs[i];
         TensorImpl* const outputs[] = {out.h.impl(), out.c.impl(), kept.impl()};
-        Call call{{children, {}}, kept.defined()};
+        LstmCall call{{children, {}}, kept.defined()};
         if (detail::is_watched()) call.layouts = layout_numbers(step);
         const RecordArgs told{lstm_gates_op, loc, inputs, input_count, outputs, kept.defined() ? 3 : 2, nullptr, 0, &call, sizeof call};
         RecordArgs ran{lstm_gates_op, loc, inputs, input_count, outputs, 2, saved, 1 + input_count, &step, sizeof step};
@@ -658,7 +658,7 @@ bool take(const FormCall& x, int first, const Gates& a, GateSource* from, const 
     fail<ValueError>(loc, "{}: {} operands, with these layouts, do not hold the gates of {} children", op, x.count, a.children);
 }
 
-std::vector<Tensor> lstm_gates_of(const FormCall& x, const Call& a) {
+std::vector<Tensor> lstm_gates_of(const FormCall& x, const LstmCall& a) {
     const Loc loc = Loc::current();
     GateSource from[kMaxSources];
     const Tensor* children[kMaxFusedChildren + 1];
@@ -670,7 +670,7 @@ std::vector<Tensor> lstm_gates_of(const FormCall& x, const Call& a) {
     return results;
 }
 
-std::vector<Tensor> lstm_gates_backward_of(const FormCall& x, const BackwardCall& a) {
+std::vector<Tensor> lstm_gates_backward_of(const FormCall& x, const LstmBackwardCall& a) {
     const Loc loc = Loc::current();
     const int first = a.operands();
     GateSource from[kMaxSources];
@@ -704,10 +704,8 @@ bool take_plain(const FormCall& x, int first, const Gates& a, DType dtype, Step&
     return true;
 }
 
-bool is_plain(const Tensor& t, DType dtype, int64_t numel) { return detail::is_plain(t.impl(), dtype) && t.impl()->numel == numel; }
-
 bool lstm_gates_into(const FormCall& x, const Tensor& out) {
-    const Call& a = *static_cast<const Call*>(x.attrs);
+    const LstmCall& a = *static_cast<const LstmCall*>(x.attrs);
     const Tensor &h = out, &c = (&out)[1];
     const DType dtype = h.dtype();
     Step step;
@@ -723,7 +721,7 @@ bool lstm_gates_into(const FormCall& x, const Tensor& out) {
 }
 
 bool lstm_gates_backward_into(const FormCall& x, const Tensor& out) {
-    const BackwardCall& a = *static_cast<const BackwardCall*>(x.attrs);
+    const LstmBackwardCall& a = *static_cast<const LstmBackwardCall*>(x.attrs);
     const DType dtype = out.dtype();
     Step step;
     const void* places[kMaxSources + kMaxFusedChildren];
@@ -756,7 +754,7 @@ bool lstm_gates_backward_into(const FormCall& x, const Tensor& out) {
 }
 
 void gate_fields(Fields& f, Gates& a) { f("children", a.children)("layouts", a.layouts); }
-void backward_fields(Fields& f, BackwardCall& a) {
+void backward_fields(Fields& f, LstmBackwardCall& a) {
     gate_fields(f, a);
     f("has_grad_h", a.has_grad_h)("has_grad_c", a.has_grad_c)("has_activations", a.has_activations);
 }
@@ -786,7 +784,7 @@ ValueType activations_type(const ValueType& state, int children) {
     return types::shaped(state, {rows, children + 4, width}, types::computed(state.dtype));
 }
 
-ResultTypes types_of(const TypeCall& t, const Call& a) {
+ResultTypes types_of(const TypeCall& t, const LstmCall& a) {
     const ValueType state = state_type(t, 0, a);
     ResultTypes results{state, state};
     if (a.keep_activations) results.push_back(activations_type(state, a.children));
@@ -794,7 +792,7 @@ ResultTypes types_of(const TypeCall& t, const Call& a) {
 }
 
 // Returns the types of the gradients of the sources (two of one layout: once), and of the children's c.
-ResultTypes types_of(const TypeCall& t, const BackwardCall& a) {
+ResultTypes types_of(const TypeCall& t, const LstmBackwardCall& a) {
     const int first = a.operands(), grads = a.has_grad_h + a.has_grad_c;
     const ValueType state = state_type(t, first, a);
     for (int i = 0; i < grads; ++i) types::need(may_equal(t[i].shape, state.shape), "a gradient has not the state's shape");
@@ -809,9 +807,9 @@ ResultTypes types_of(const TypeCall& t, const BackwardCall& a) {
 
 }  // namespace
 
-TAPIR_INTO_FORM(lstm_gates, Operands::from(1), Call, types_of(t, a), lstm_gates_of(x, a), lstm_gates_into,
+TAPIR_INTO_FORM(lstm_gates, Operands::from(1), LstmCall, types_of(t, a), lstm_gates_of(x, a), lstm_gates_into,
                 (gate_fields(f, a), f("keep_activations", a.keep_activations)));
-TAPIR_INTO_FORM(lstm_gates_backward, Operands::from(1), BackwardCall, types_of(t, a), lstm_gates_backward_of(x, a), lstm_gates_backward_into,
+TAPIR_INTO_FORM(lstm_gates_backward, Operands::from(1), LstmBackwardCall, types_of(t, a), lstm_gates_backward_of(x, a), lstm_gates_backward_into,
                 backward_fields(f, a));
 
 }  // namespace tapir

@@ -3,6 +3,7 @@
 
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/thread_impl.h"
+#include "tapir/ops/into_impl.h"
 #include "tapir/ops/kernels/gpu.h"
 #include "tapir/ops/recurrent/lstm_gates.h"
 
@@ -24,6 +25,9 @@ inline bool follows_gates(const Tensor& state, const Tensor& gates) {
     return detail::thread.autocast && state.defined() && gates.defined() && state.dtype() != gates.dtype() && is_floating(state.dtype()) &&
         is_floating(gates.dtype()) && state.dtype() != float64 && gates.dtype() != float64;
 }
+
+/// Whether kernels can take t as it is: it is on the CPU, contiguous, of that dtype and size.
+inline bool is_plain(const Tensor& t, DType dtype, int64_t numel) { return detail::is_plain(t.impl(), dtype) && t.impl()->numel == numel; }
 
 /// Calls f.operator()<T>() for a dtype that read_in returns.
 template <class F>

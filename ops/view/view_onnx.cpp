@@ -242,9 +242,9 @@ OnnxValue windows_of(const OnnxCall& x) {
     return x.permute(beside, order);
 }
 
-struct Columns {
+struct OnnxColumns {
     int64_t kernel[2], dilation[2], padding[2], stride[2];
-    explicit Columns(const OnnxCall& x) {
+    explicit OnnxColumns(const OnnxCall& x) {
         const auto put = [&](const char* name, int64_t* to) {
             const auto numbers = x.integers(name);
             for (int d = 0; d < 2; ++d) to[d] = numbers.size() == 1 ? numbers[0] : numbers[d];
@@ -261,7 +261,7 @@ struct Columns {
 };
 
 OnnxValue unfold_of(const OnnxCall& x) {
-    const Columns c(x);
+    const OnnxColumns c(x);
     const bool is_single = x.rank() == 3;
     const OnnxValue images = is_single ? x.unsqueeze(x[0], {0}) : x[0];
     const OnnxValue padded = x.node("Pad", {images, x.ints({0, 0, c.padding[0], c.padding[1], 0, 0, c.padding[0], c.padding[1]})});
@@ -287,7 +287,7 @@ Tensor sums_of(int64_t size, int64_t windows, int64_t kernel, int64_t stride, in
 }
 
 OnnxValue fold_of(const OnnxCall& x) {
-    const Columns c(x);
+    const OnnxColumns c(x);
     const auto size = x.integers("output_size");
     const bool is_single = x.rank() == 2;
     const auto& result = x.result_shape();

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "tapir/autograd/trace/graph/graph.h"
+#include "tapir/autograd/trace/graph/names_impl.h"
 #include "tapir/autograd/watch/drawing_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/format.h"
@@ -21,9 +21,6 @@ constexpr std::size_t kRowsShown = 16;  // per box
 constexpr const char *kInput = "#d8f0d8", *kOutput = "#fff0b8", *kUpdate = "#ffdcc4", *kGuard = "#f3d4e8";
 
 std::string shape_of(const Graph::Value& value) { return to_string(Attribute(value.shape)); }
-std::string type_of(const Graph::Value& value) {
-    return fmt::format("{} {}{}", value.dtype, shape_of(value), value.device == cpu ? "" : fmt::format(" {}", value.device));
-}
 std::string name_of(const Graph::Value& value) { return value.name.empty() ? fmt::format("%{}", value.number) : value.name; }
 
 // The digits of a constant that is a number; "" for any other value.
@@ -40,7 +37,8 @@ class Drawer {
         for (const Graph::Value* input : graph.inputs()) {
             box_of_[input] = drawing_.boxes.size();
             add_box("input", kInput)
-                .rows.push_back({fmt::format("{} {}", input->name, shape_of(*input)), fmt::format("{} {}", input->name, type_of(*input)), ""});
+                .rows.push_back(
+                    {fmt::format("{} {}", input->name, shape_of(*input)), fmt::format("{} {}", input->name, detail::type_text(*input)), ""});
         }
         std::size_t drawn = 0;
         for (const auto& node : graph.nodes()) {
@@ -93,8 +91,8 @@ class Drawer {
                 text += " " + digits;
             } else if (input->kind == Graph::Kind::parameter || input->kind == Graph::Kind::constant) {
                 const bool is_parameter = input->kind == Graph::Kind::parameter;
-                held.push_back({fmt::format("{} {} {}", is_parameter ? "parameter" : "constant", name_of(*input), shape_of(*input)), type_of(*input),
-                                is_parameter ? "p" : "c"});
+                held.push_back({fmt::format("{} {} {}", is_parameter ? "parameter" : "constant", name_of(*input), shape_of(*input)),
+                                detail::type_text(*input), is_parameter ? "p" : "c"});
             } else if (const auto from = box_of_.find(input); from != box_of_.end() && from->second != number) {
                 drawing_.edges.push_back({from->second, number, shape_of(*input), {}});
             }
@@ -112,7 +110,7 @@ class Drawer {
         }
         for (const Graph::Value* result : node.results) {
             text += " " + shape_of(*result);
-            tooltip += fmt::format("{}%{} {}", tooltip.empty() ? "" : ", ", result->number, type_of(*result));
+            tooltip += fmt::format("{}%{} {}", tooltip.empty() ? "" : ", ", result->number, detail::type_text(*result));
             box_of_[result] = number;
         }
         tooltip += fmt::format(" = {}({})", node.op(), call);
@@ -132,8 +130,8 @@ class Drawer {
             if (from != box_of_.end()) drawing_.edges.push_back({source, place->second, shape_of(value), {}});
         }
         const bool is_held = value.kind == Graph::Kind::parameter || value.kind == Graph::Kind::constant;
-        drawing_.boxes[place->second].rows.push_back(
-            {text, fmt::format("{} = {} {}", text, name_of(value), type_of(value)), is_held || title == std::string_view("update") ? "p" : ""});
+        drawing_.boxes[place->second].rows.push_back({text, fmt::format("{} = {} {}", text, name_of(value), detail::type_text(value)),
+                                                      is_held || title == std::string_view("update") ? "p" : ""});
     }
 
     std::vector<Panel>& panels_;

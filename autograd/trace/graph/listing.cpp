@@ -38,10 +38,6 @@ std::string place(const Loc& loc) {
     return detail::quoted_name(std::string_view(text).substr(0, colon)) + text.substr(colon);
 }
 
-std::string type_of(const Graph::Value& value) {
-    return fmt::format("{} {}{}", value.dtype, to_string(Attribute(value.shape)), value.device == cpu ? "" : fmt::format(" {}", value.device));
-}
-
 }  // namespace
 
 std::string Graph::str() const {
@@ -51,7 +47,7 @@ std::string Graph::str() const {
     const auto listed = [&](const char* what, const std::vector<Value*>& values) {
         for (const Value* value : values) {
             if (is_number(*value)) continue;  // is written where it is used
-            text += fmt::format("{} {}: {}", what, reference(*value), type_of(*value));
+            text += fmt::format("{} {}: {}", what, reference(*value), detail::type_text(*value));
             if (value->kind == Kind::constant && value->data.numel() <= 16) text += " = " + elements(value->data);
             text += "\n";
         }
@@ -61,7 +57,8 @@ std::string Graph::str() const {
     listed("constant", constants_);
     for (const auto& node : nodes_) {
         std::string line;
-        for (const Value* result : node->results) line += fmt::format("{}%{}: {}", line.empty() ? "" : ", ", result->number, type_of(*result));
+        for (const Value* result : node->results)
+            line += fmt::format("{}%{}: {}", line.empty() ? "" : ", ", result->number, detail::type_text(*result));
         line += fmt::format(" = {}(", node->op());
         bool is_first = true;
         const auto add = [&](const std::string& what) {

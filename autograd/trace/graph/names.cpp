@@ -24,6 +24,10 @@ std::string at_line(const Graph::Node& node) {
     return node.module ? fmt::format("{} (in {})", line, node.module->shown()) : line;
 }
 
+std::string type_text(const Graph::Value& value) {
+    return fmt::format("{} {}{}", value.dtype, to_string(Attribute(value.shape)), value.device == cpu ? "" : fmt::format(" {}", value.device));
+}
+
 bool looks_like_number(std::string_view name) noexcept {
     if (name.empty()) return false;
     if (is_digit(name[0]) || name[0] == '-' || name[0] == '+' || name[0] == '.') return true;

@@ -15,6 +15,9 @@ namespace tapir::detail {
 /// "relu at net.cpp:12".
 std::string at_line(const Graph::Node& node);
 
+/// "float32 [2, 3]", with the device if that is another than the CPU.
+std::string type_text(const Graph::Value& value);
+
 /// The text for a value: its name, unless a value before it has the same, else its number, "%7".
 class ValueNames {
  public:

@@ -231,7 +231,7 @@ void linear_attention(Call& c) {
     c.give(state.to(c.has(3) ? c.dtype(3) : dtype));
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kAttentionOps[] = {
     {"Attention", 23, attention},
     {"RotaryEmbedding", 23, rotary_embedding},
     {"TensorScatter", 24, tensor_scatter},
@@ -241,6 +241,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> onnx_attention_ops() { return kOps; }
+std::span<const OnnxOp> onnx_attention_ops() { return kAttentionOps; }
 
 }  // namespace tapir::detail

@@ -512,7 +512,7 @@ void scan_op(Call& c) {
     }
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kControlOps[] = {
     {"If", 1, if_op, OnnxOp::kOwn},
     {"Loop", 1, loop_op, OnnxOp::kOwn},
     {"Scan", 8, scan_op, OnnxOp::kOwn},
@@ -520,6 +520,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> onnx_control_ops() { return kOps; }
+std::span<const OnnxOp> onnx_control_ops() { return kControlOps; }
 
 }  // namespace tapir::detail

@@ -443,13 +443,13 @@ void non_max_suppression(Call& c) {
     c.give(cat({narrow(places, 1, 0, 2), box}, 1));
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kImageOps[] = {
     {"Resize", 10, upsample},           {"Resize", 11, resize},      {"Upsample", 7, upsample},
     {"GridSample", 16, grid_sample_op}, {"RoiAlign", 10, roi_align}, {"NonMaxSuppression", 10, non_max_suppression},
 };
 
 }  // namespace
 
-std::span<const OnnxOp> onnx_image_ops() { return kOps; }
+std::span<const OnnxOp> onnx_image_ops() { return kImageOps; }
 
 }  // namespace tapir::detail

@@ -184,7 +184,7 @@ void reverse_sequence(Call& c) {
     c.give(gather(x, time, expand(index, x.shape())));
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kIndexOps[] = {
     {"Gather", 1, gather_op},
     {"GatherElements", 11, gather_elements},
     {"GatherND", 11, gather_nd},
@@ -200,6 +200,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> onnx_index_ops() { return kOps; }
+std::span<const OnnxOp> onnx_index_ops() { return kIndexOps; }
 
 }  // namespace tapir::detail

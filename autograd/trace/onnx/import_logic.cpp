@@ -24,7 +24,7 @@ void compare(Call& c) {
 void not_op(Call& c) { c.give(logical_not(c.x(0))); }
 void where_op(Call& c) { c.give(where(c.x(0), c.x(1), c.x(2)), c.type(1)); }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kLogicOps[] = {
     {"And", 1, compare<logical_and>},    {"Or", 1, compare<logical_or>}, {"Xor", 1, compare<logical_xor>}, {"Not", 1, not_op},
     {"Equal", 1, compare<eq>},           {"Less", 1, compare<lt>},       {"LessOrEqual", 12, compare<le>}, {"Greater", 1, compare<gt>},
     {"GreaterOrEqual", 12, compare<ge>}, {"Where", 9, where_op},
@@ -32,6 +32,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> onnx_logic_ops() { return kOps; }
+std::span<const OnnxOp> onnx_logic_ops() { return kLogicOps; }
 
 }  // namespace tapir::detail

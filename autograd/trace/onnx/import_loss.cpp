@@ -44,13 +44,13 @@ void softmax_cross_entropy(Call& c) {
     if (c.wants(1)) c.give(log_probs);
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kLossOps[] = {
     {"NegativeLogLikelihoodLoss", 12, nll},
     {"SoftmaxCrossEntropyLoss", 12, softmax_cross_entropy},
 };
 
 }  // namespace
 
-std::span<const OnnxOp> onnx_loss_ops() { return kOps; }
+std::span<const OnnxOp> onnx_loss_ops() { return kLossOps; }
 
 }  // namespace tapir::detail

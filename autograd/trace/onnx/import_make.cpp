@@ -123,7 +123,7 @@ void dropout_op(Call& c) {
     c.give(kept);
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kMakeOps[] = {
     {"Constant", 1, constant_op},
     {"ConstantOfShape", 9, constant_of_shape},
     {"Range", 11, range},
@@ -139,6 +139,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> onnx_make_ops() { return kOps; }
+std::span<const OnnxOp> onnx_make_ops() { return kMakeOps; }
 
 }  // namespace tapir::detail

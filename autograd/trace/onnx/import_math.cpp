@@ -135,7 +135,7 @@ void shrink(Call& c) {
     c.give(where(x < -lambda, x + bias, where(x > lambda, x - bias, zeros_like(x))).to(given.dtype()), c.type(0));
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kMathOps[] = {
     {"Abs", 1, unary<abs>, OnnxOp::kWraps},
     {"Neg", 1, unary<neg>, OnnxOp::kWraps},
     {"Sign", 9, unary<sign>},
@@ -199,6 +199,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> onnx_math_ops() { return kOps; }
+std::span<const OnnxOp> onnx_math_ops() { return kMathOps; }
 
 }  // namespace tapir::detail

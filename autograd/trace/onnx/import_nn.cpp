@@ -258,7 +258,7 @@ void mean_variance_normalization(Call& c) {
 void einsum_op(Call& c) { c.give(einsum(c.text("equation", "").c_str(), c.all())); }
 void det_op(Call& c) { c.give(linalg::det(c.x(0))); }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kNnOps[] = {
     {"MatMul", 1, matmul_op},
     {"Gemm", 1, gemm},
     {"Conv", 1, conv},
@@ -277,6 +277,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> onnx_nn_ops() { return kOps; }
+std::span<const OnnxOp> onnx_nn_ops() { return kNnOps; }
 
 }  // namespace tapir::detail

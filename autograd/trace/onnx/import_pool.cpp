@@ -215,7 +215,7 @@ void max_unpool(Call& c) {
     c.give(pad(y, widths));
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kPoolOps[] = {
     {"AveragePool", 1, average_pool},
     {"MaxPool", 1, max_pool},
     {"GlobalAveragePool", 1, global_average_pool},
@@ -227,6 +227,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> onnx_pool_ops() { return kOps; }
+std::span<const OnnxOp> onnx_pool_ops() { return kPoolOps; }
 
 }  // namespace tapir::detail

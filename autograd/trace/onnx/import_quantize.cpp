@@ -134,7 +134,7 @@ void linear_conv(Call& c) {
     c.give(requantized(c, sums, along(c.x(1), 1, rank) * along(c.x(4), 1, rank), 6, 7), c.type(7));
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kQuantizeOps[] = {
     {"QuantizeLinear", 10, quantize},      {"DequantizeLinear", 10, dequantize}, {"DynamicQuantizeLinear", 11, dynamic_quantize},
     {"MatMulInteger", 10, matmul_integer}, {"ConvInteger", 10, conv_integer},    {"QLinearMatMul", 10, linear_matmul},
     {"QLinearConv", 10, linear_conv},
@@ -142,6 +142,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> onnx_quantize_ops() { return kOps; }
+std::span<const OnnxOp> onnx_quantize_ops() { return kQuantizeOps; }
 
 }  // namespace tapir::detail

@@ -18,7 +18,7 @@ namespace {
 using Call = OnnxCall;
 using std::int64_t;
 
-constexpr int64_t kMostSteps = 32;  // limit for unrolling
+constexpr int64_t kMostUnrolled = 32;  // limit for unrolling
 
 // --- Activations by name --------------------------------------------------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class Layer {
             State state{first_state(5, d), has_c ? first_state(6, d) : Tensor()};
             const Tensor inputs = linear(x, select(w, 0, d), bias_of(d, 0));
             const bool goes_back = is_reverse_ || d == 1;
-            if (call.interpreter().has_named_dims() || steps > kMostSteps) {
+            if (call.interpreter().has_named_dims() || steps > kMostUnrolled) {
                 const State last = scan_along(inputs, state, has_c, goes_back, step, all);
                 last_h.push_back(last.h);
                 last_c.push_back(last.c);
@@ -275,7 +275,7 @@ void lstm(Call& c) {
     });
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kRecurrentOps[] = {
     {"RNN", 1, rnn},
     {"GRU", 1, gru},
     {"LSTM", 1, lstm},
@@ -283,6 +283,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> onnx_recurrent_ops() { return kOps; }
+std::span<const OnnxOp> onnx_recurrent_ops() { return kRecurrentOps; }
 
 }  // namespace tapir::detail

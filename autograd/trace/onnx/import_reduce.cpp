@@ -114,7 +114,7 @@ void cumulative(Call& c) {
     c.give(reverse ? flip(y, {axis}) : y);
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kReduceOps[] = {
     {"ReduceSum", 1, reduce<sum_of, 13>},
     {"ReduceMean", 1, reduce<mean_of, 18>},
     {"ReduceMax", 1, reduce<extreme_of<true>, 18>},
@@ -136,6 +136,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> onnx_reduce_ops() { return kOps; }
+std::span<const OnnxOp> onnx_reduce_ops() { return kReduceOps; }
 
 }  // namespace tapir::detail

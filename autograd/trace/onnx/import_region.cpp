@@ -124,7 +124,7 @@ void deform_conv(Call& c) {
     c.give(y);
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kRegionOps[] = {
     {"Col2Im", 18, col2im},
     {"AffineGrid", 20, affine_grid_op},
     {"DeformConv", 19, deform_conv},
@@ -132,6 +132,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> onnx_region_ops() { return kOps; }
+std::span<const OnnxOp> onnx_region_ops() { return kRegionOps; }
 
 }  // namespace tapir::detail

@@ -148,7 +148,7 @@ void get_element(Call& c) {
     c.give(c.value(0));
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kSequenceOps[] = {
     {"SequenceConstruct", 11, construct, OnnxOp::kOwn},
     {"SequenceEmpty", 11, empty_sequence, OnnxOp::kOwn},
     {"SequenceInsert", 11, insert, OnnxOp::kOwn},
@@ -165,6 +165,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> onnx_sequence_ops() { return kOps; }
+std::span<const OnnxOp> onnx_sequence_ops() { return kSequenceOps; }
 
 }  // namespace tapir::detail

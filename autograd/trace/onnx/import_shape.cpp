@@ -345,7 +345,7 @@ void trilu(Call& c) {
     c.give(c.flag("upper", true) ? triu(c.x(0), diagonal) : tril(c.x(0), diagonal));
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kShapeOps[] = {
     {"Shape", 1, shape_op},
     {"Size", 1, size_op},
     {"Reshape", 1, reshape_op},
@@ -371,6 +371,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> onnx_shape_ops() { return kOps; }
+std::span<const OnnxOp> onnx_shape_ops() { return kShapeOps; }
 
 }  // namespace tapir::detail

@@ -250,7 +250,7 @@ void unique_op(Call& c) {
     c.give(counts);
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kSignalOps[] = {
     {"DFT", 17, dft},
     {"STFT", 17, stft},
     {"HannWindow", 17, hann_window},
@@ -263,6 +263,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> onnx_signal_ops() { return kOps; }
+std::span<const OnnxOp> onnx_signal_ops() { return kSignalOps; }
 
 }  // namespace tapir::detail

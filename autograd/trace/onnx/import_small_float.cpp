@@ -23,14 +23,14 @@ struct SmallFloat {
     bool has_infinity;
     bool is_unsigned_zero;  // the code of -0 is the only nan
 };
-constexpr SmallFloat kTypes[] = {
+constexpr SmallFloat kSmallFloats[] = {
     {onnx_types::kE4m3fn, 8, 3, 7, true, 1, false, false}, {onnx_types::kE4m3fnuz, 8, 3, 8, true, 0, false, true},
     {onnx_types::kE5m2, 8, 2, 15, true, 3, true, false},   {onnx_types::kE5m2fnuz, 8, 2, 16, true, 0, false, true},
     {onnx_types::kE2m1, 4, 1, 1, true, 0, false, false},   {onnx_types::kE8m0, 8, 0, 127, false, 1, false, false},
 };
 
 const SmallFloat* find(int type) noexcept {
-    for (const SmallFloat& small : kTypes) {
+    for (const SmallFloat& small : kSmallFloats) {
         if (small.type == type) return &small;
     }
     return nullptr;

@@ -65,7 +65,7 @@ void momentum(Call& c) {
     for (const Tensor& v : new_v) c.give(v);
 }
 
-constexpr OnnxOp kOps[] = {
+constexpr OnnxOp kTrainingOps[] = {
     {"Adagrad", 1, adagrad, OnnxOp::kPlain, kDomain},
     {"Adam", 1, adam, OnnxOp::kPlain, kDomain},
     {"Momentum", 1, momentum, OnnxOp::kPlain, kDomain},
@@ -73,6 +73,6 @@ constexpr OnnxOp kOps[] = {
 
 }  // namespace
 
-std::span<const OnnxOp> onnx_training_ops() { return kOps; }
+std::span<const OnnxOp> onnx_training_ops() { return kTrainingOps; }
 
 }  // namespace tapir::detail

@@ -7,7 +7,7 @@ namespace {
 constexpr struct {
     DType dtype;
     int onnx;
-} kTypes[] = {
+} kTypePairs[] = {
     {DType::float32, onnx::TensorProto::FLOAT},     {DType::float64, onnx::TensorProto::DOUBLE}, {DType::float16, onnx::TensorProto::FLOAT16},
     {DType::bfloat16, onnx::TensorProto::BFLOAT16}, {DType::int32, onnx::TensorProto::INT32},    {DType::int64, onnx::TensorProto::INT64},
     {DType::uint8, onnx::TensorProto::UINT8},       {DType::boolean, onnx::TensorProto::BOOL},
@@ -16,14 +16,14 @@ constexpr struct {
 }  // namespace
 
 int onnx_type(DType dtype) noexcept {
-    for (const auto& type : kTypes) {
+    for (const auto& type : kTypePairs) {
         if (type.dtype == dtype) return type.onnx;
     }
     return onnx::TensorProto::UNDEFINED;
 }
 
 std::optional<DType> dtype_of_onnx(int type) noexcept {
-    for (const auto& known : kTypes) {
+    for (const auto& known : kTypePairs) {
         if (known.onnx == type) return known.dtype;
     }
     return std::nullopt;

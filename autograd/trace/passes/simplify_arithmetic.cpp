@@ -183,7 +183,7 @@ Value* conversions(Graph& graph, Node& node) {
     return put(graph, node, to_dtype_form, {inner->inputs[0]}, node.attributes().all(), node.results[0]);
 }
 
-constexpr Rule kRules[] = {
+constexpr Rule kArithmeticRules[] = {
     {mul_form, numbers_together},        {mul_form, sign_of_number},   {neg_form, sign_of_number}, {gated_mul_form, plain_product},
     {absorbing_mul_form, plain_product}, {add_form, numbers_together}, {add_form, twice},          {where_form, mask_as_numbers},
     {to_dtype_form, conversions},
@@ -191,6 +191,8 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-int simplify_arithmetic(Graph& graph, bool allow_nonfinite) { return apply_patterns(graph, kPatterns, allow_nonfinite) + apply_rules(graph, kRules); }
+int simplify_arithmetic(Graph& graph, bool allow_nonfinite) {
+    return apply_patterns(graph, kPatterns, allow_nonfinite) + apply_rules(graph, kArithmeticRules);
+}
 
 }  // namespace tapir::rewrite

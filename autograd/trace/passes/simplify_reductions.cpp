@@ -150,7 +150,7 @@ Value* of_product(Graph& graph, Node& node) {
     return nullptr;
 }
 
-constexpr Rule kRules[] = {
+constexpr Rule kReductionRules[] = {
     {sum_form, of_one_element},  {mean_form, of_one_element},      {amax_form, of_one_element}, {amin_form, of_one_element},
     {prod_form, of_one_element}, {logsumexp_form, of_one_element}, {sum_form, in_sequence},     {amax_form, in_sequence},
     {amin_form, in_sequence},    {prod_form, in_sequence},         {all_form, in_sequence},     {any_form, in_sequence},
@@ -165,7 +165,7 @@ constexpr Rule kMovingRules[] = {
 }  // namespace
 
 int simplify_reductions(Graph& graph, bool allow_nonfinite) {
-    return apply_rules(graph, kRules) + (allow_nonfinite ? apply_rules(graph, kMovingRules<true>) : apply_rules(graph, kMovingRules<false>));
+    return apply_rules(graph, kReductionRules) + (allow_nonfinite ? apply_rules(graph, kMovingRules<true>) : apply_rules(graph, kMovingRules<false>));
 }
 
 }  // namespace tapir::rewrite

@@ -152,7 +152,7 @@ Value* made_like(Graph& graph, Node& node) {
 
 constexpr Rule kOverwriting[] = {{copy_form, overwritten}, {fill_form, overwritten}};
 
-constexpr Rule kRules[] = {
+constexpr Rule kViewRules[] = {
     {clone_form, nothing_changes},
     {to_dtype_form, nothing_changes},
     {to_device_form, nothing_changes},
@@ -176,6 +176,6 @@ constexpr Rule kRules[] = {
 }  // namespace
 
 int simplify_overwriting(Graph& graph) { return apply_rules(graph, kOverwriting); }
-int simplify_views(Graph& graph) { return apply_rules(graph, kRules); }
+int simplify_views(Graph& graph) { return apply_rules(graph, kViewRules); }
 
 }  // namespace tapir::rewrite
