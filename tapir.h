@@ -31,6 +31,7 @@
 #include "tapir/ops/arrange/unique.h"
 #include "tapir/ops/attention/attention.h"
 #include "tapir/ops/batch/batch.h"
+#include "tapir/ops/batch/vmap.h"
 #include "tapir/ops/convolution/convolution.h"
 #include "tapir/ops/elementwise/activation.h"
 #include "tapir/ops/elementwise/compare.h"

@@ -292,6 +292,7 @@ constexpr int kMostWalks = 100;
 
 BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& options, const Loc& loc, const char* what)
     : tape_begin_(tape.begin_), loc_(detail::caller(loc)), what_(what), scope_(*tape.log_), new_leaves_(*tape.log_), walk_{*tape.log_, tape.begin_} {
+    detail::refuse_in_instance(what, loc_);
     if (!y.defined()) detail::fail_undefined(what, loc_);
     Log& log = *tape.log_;
     if (log.walks > kMostWalks) {

@@ -216,8 +216,9 @@ void check_foreign(const TensorImpl* input, const Log& log, const Loc& loc) {
 }
 
 Tape::Tape(TapeOptions options, Loc loc)
-    : home_(&tapes), log_(tapes.innermost ? tapes.innermost->log_ : acquire_log(detail::caller(loc))), paused_(detail::thread.log),
-      outer_(tapes.innermost), begin_(log_->records.size()), options_(options), loc_(detail::caller(loc)) {
+    : home_((detail::refuse_in_instance("Tape", detail::caller(loc)), &tapes)),
+      log_(tapes.innermost ? tapes.innermost->log_ : acquire_log(detail::caller(loc))), paused_(detail::thread.log), outer_(tapes.innermost),
+      begin_(log_->records.size()), options_(options), loc_(detail::caller(loc)) {
     if (log_->depth++ == 0) {
         log_->id = open_number();
         log_->opened = loc_;

@@ -43,6 +43,11 @@ struct TapeWords {
 /// Gives the thread these, and keeps the thread's.
 void exchange_words(TapeWords& words) noexcept;
 
+namespace detail {
+/// Throws TapeError in an instance of batch(): `what` needs records that no other instance's are mixed with.
+void refuse_in_instance(const char* what, const Loc& loc);
+}  // namespace detail
+
 /// Releases the records of a log whose tapes have ended and which nobody walks any more.
 void close_log(Log* log) noexcept;
 

@@ -7,6 +7,8 @@
 #include <new>
 #include <utility>
 
+#include "tapir/core/gdb/layout_impl.h"
+
 #ifdef TAPIR_HAVE_BOOST_CONTEXT
 #include <cxxabi.h>
 #include <boost/context/detail/fcontext.hpp>
@@ -57,6 +59,9 @@ struct FiberEntry {
 };
 
 void Fiber::begin(Fiber& fiber) {
+#if defined(__x86_64__)
+    asm volatile(".cfi_undefined rip");  // backtraces end here: on this stack it has no caller
+#endif
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(nullptr, &fiber.caller_low_, &fiber.caller_size_);
 #endif
@@ -115,6 +120,33 @@ void Fiber::suspend() {
     __sanitizer_finish_switch_fiber(fake_stack_, &caller_low_, &caller_size_);
 #endif
 }
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"  // no virtual bases here
+struct FiberLayout {
+    static constexpr std::size_t context = offsetof(Fiber, context_), caller = offsetof(Fiber, caller_);
+};
+
+// For gdb: where a fiber that is suspended goes on. Registers are those that jump_fcontext() has saved, at these distances from the context.
+extern "C" {
+extern const gdb::LayoutEntry tapir_gdb_fiber[];
+[[gnu::used, gnu::retain]] constexpr gdb::LayoutEntry tapir_gdb_fiber[] = {
+    {"Fiber.context_", FiberLayout::context},
+    {"Fiber.caller_", FiberLayout::caller},
+#if defined(__x86_64__)
+    {"saved.r12", 0x08},
+    {"saved.r13", 0x10},
+    {"saved.r14", 0x18},
+    {"saved.r15", 0x20},
+    {"saved.rbx", 0x28},
+    {"saved.rbp", 0x30},
+    {"saved.rip", 0x38},
+    {"rsp", 0x40},  // the stack's end after the jump
+#endif
+    {},
+};
+}
+#pragma GCC diagnostic pop
 #else
 bool has_fibers() noexcept { return false; }
 Fiber::Fiber(FiberStack& stack, std::function<void()> run) : stack_(stack), run_(std::move(run)) {}

@@ -68,6 +68,7 @@ class Fiber {
     void* tsan_ = nullptr;
     void* caller_tsan_ = nullptr;
     friend struct FiberEntry;
+    friend struct FiberLayout;
 };
 
 }  // namespace tapir::detail

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 
+#include "tapir/autograd/thread_tapes_impl.h"
 #include "tapir/autograd/trace/check_trace_impl.h"
 #include "tapir/autograd/trace/data_sizes_impl.h"
 #include "tapir/autograd/trace/fit_impl.h"
@@ -454,6 +455,7 @@ class Program {
 Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, const TraceOptions& options, const Loc& loc, bool is_model) {
     const CallLine call(loc);
     if (is_tracing()) fail<TapeError>(loc, "trace: this thread traces already");
+    refuse_in_instance("trace", loc);
     check_arity("trace", fn, inputs.size(), loc);
     for (const auto& [name, tensor] : options.parameters) {
         if (!tensor.defined()) fail<ValueError>(loc, "trace: the parameter {} is undefined", name);

@@ -17,6 +17,7 @@ import struct
 
 import gdb
 import gdb.FrameDecorator
+import gdb.unwinder
 import gdb.xmethod
 
 PRINTED = 64  # a printer elides tensors of more elements than this
@@ -1072,6 +1073,52 @@ class UsersFrames:
         yield from above or []
 
 
+class PlacedFrame(gdb.FrameDecorator.FrameDecorator):
+    """A frame with its line: where something was inlined, gdb says the line of a header."""
+
+    def __init__(self, base, place):
+        super().__init__(base)
+        self.place = place
+
+    def filename(self):
+        return self.place.file
+
+    def line(self):
+        return self.place.line
+
+
+class FibersFrames:
+    """The backtrace of one instance: the program's own frames, from `begin` on, which is at `place`."""
+
+    name = "tapir fibers"
+    enabled = False
+    priority = 200  # before UsersFrames
+    begin, place = 0, None
+
+    def filter(self, frames):
+        folders, others = library_folders(), []
+        for decorated in frames:
+            frame = decorated.inferior_frame()
+            if frame.level() < self.begin:
+                continue
+            if is_inside(frame, folders) or self.is_of_header(frame):
+                if others is not None:
+                    others.append(decorated)
+                continue
+            is_first, others = others is not None, None
+            yield PlacedFrame(decorated, self.place) if is_first and self.place.line else decorated
+        yield from others or []
+
+    @staticmethod
+    def is_of_header(frame):
+        """A function of the standard library that was inlined in the library, where it has no namespace; or batch()'s lambda."""
+        function, place = frame.function(), frame.find_sal().symtab
+        if place is not None and place.filename.endswith("/ops/batch/batch.h"):
+            return True
+        return (function is not None and not function.name.startswith("operator()") and function.symtab is not None
+                and HEADERS.search(function.symtab.fullname()) is not None)
+
+
 # --- Stopping at ops ------------------------------------------------------------------------------------------------------
 
 FORWARD, BACKWARD, RESULT, FUNCTION = 0, 1, 2, 3  # FUNCTION: the backward of one of the program's
@@ -1165,10 +1212,10 @@ def lines_between(symtab, begin, end):
     return [(entry.pc, entry.line) for entry in symtab.linetable() if begin <= entry.pc < end and entry.line > 0]
 
 
-def users_frame(file, line):
-    """The frame of the op's line; else the first outside of the library."""
+def users_frame(file, line, frame=None):
+    """The frame of the op's line; else the first outside of the library. They are sought from `frame` on."""
     same_file = outside = None
-    frame, base, folders = gdb.newest_frame(), os.path.basename(file), library_folders()
+    frame, base, folders = frame or gdb.newest_frame(), os.path.basename(file), library_folders()
     for _ in range(200):
         if frame is None or not frame.is_valid():
             break
@@ -1598,6 +1645,197 @@ def on_breakpoint_deleted(breakpoint):
     if breakpoint in Watch.breakpoints:
         breakpoint.is_gone = True
         Watch.apply()
+
+
+# --- Instances of batch() --------------------------------------------------------------------------------------------------
+
+
+class BatchPart:
+    """A struct of the scheduler of batch(), or of an instance's fiber."""
+
+    def __init__(self, type_name, address, table="tapir_gdb_batch"):
+        self.type_name, self.address, self.offsets = type_name, address, Known.table(table)
+
+    def at(self, field):
+        return self.address + self.offsets["%s.%s" % (self.type_name, field)]
+
+    def get(self, field, size=8, signed=False):
+        return number(self.at(field), size, signed)
+
+    def frame(self, field):
+        """One call of batch()."""
+        address = self.get(field)
+        return BatchPart("Frame", address) if address else None
+
+
+class InstanceRow:
+    """inner: how many batch() calls are on the stack above it, whose last items it runs itself."""
+
+    def __init__(self, path, fiber, is_running, inner):
+        self.path, self.fiber, self.is_running, self.inner = path, fiber, is_running, inner
+        self.state, self.op, self.place, self.module = "ready", "", Place(0), ""
+
+    def text(self):
+        return ".".join(map(str, self.path)), self.state, self.op, str(self.place), self.module
+
+    def users_frame(self, newest):
+        frame = newest
+        for _ in range(self.inner):
+            while frame is not None and not (frame.name() or "").startswith("tapir::detail::run_batch"):
+                frame = frame.older()
+            frame = frame and frame.older()
+        return users_frame(self.place.file, self.place.line, frame) or newest
+
+
+class Instances:
+    """The instances of a thread's batch() calls. One that calls batch() runs its last item itself: it is several rows then."""
+
+    def __init__(self):
+        shown = self.shown = self.of_thread()
+        computed, self.computed = shown.get("computed"), ()
+        if computed:
+            begin, end = pointers(computed, 2)
+            self.computed = pointers(begin, (end - begin) // 8)
+        self.running = number(shown.get("running"))
+        self.all, address = {}, shown.get("instances")
+        while address:
+            self.all[address] = BatchPart("BatchInstance", address)
+            address = self.all[address].get("next")
+        self.rows = sorted((row for instance in self.all.values() for row in self.rows_of(instance)), key=lambda row: row.path)
+
+    @staticmethod
+    def of_thread():
+        thread, others, address = gdb.selected_thread(), [], number(address_of("tapir_gdb_batches"))
+        while address:
+            shown = BatchPart("BatchShown", address)
+            if thread is not None and thread.ptid[1] == shown.get("thread", 4):
+                return shown
+            others += [str(t.num) for t in gdb.selected_inferior().threads() if t.ptid[1] == shown.get("thread", 4)]
+            address = shown.get("next")
+        raise gdb.GdbError("tapir: no batch() runs on this thread" + (
+            ", but on thread %s: choose it with the command thread" % ", ".join(others) if others else ""))
+
+    def head(self):
+        frame = self.shown.frame("outermost")
+        count, begun, running = (frame.get(field, signed=True) for field in ("count", "next", "running"))
+        numbers = counted(count, "item"), begun - running, count - begun
+        return "batch() at %s: %s, %d ended, %d to come" % (Place(frame.get("loc")), *numbers)
+
+    def caller(self, frame):
+        """The path of the instance that has called batch()."""
+        parent, outer = frame.get("parent"), frame.frame("outer")
+        if not parent:
+            return ()
+        is_inner = outer.get("parent") == parent
+        return self.caller(outer) + (outer.get("run_by_parent") if is_inner else self.all[parent].get("number"),)
+
+    def rows_of(self, instance):
+        fiber = BatchPart("Fiber", instance.at("fiber"), "tapir_gdb_fiber")
+        frame, inner, rows = instance.frame("frame"), None, []
+        while True:
+            is_own = frame.get("parent") != instance.address
+            last = instance.get("number") if is_own else frame.get("run_by_parent")
+            row = InstanceRow(self.caller(frame) + (last,), fiber, instance.address == self.running, len(rows))
+            if inner is None:
+                self.describe(row, instance)
+            else:
+                self.waits_for_batch(row, inner)
+            rows.append(row)
+            if is_own:
+                return rows
+            inner, frame = frame, frame.frame("outer")
+
+    def describe(self, row, instance):
+        if row.is_running:
+            row.state, row.module = "runs", self.module(self.shown.get("state"))
+            frame = users_frame("", 0)
+            if frame is not None and frame.find_sal().symtab is not None:
+                row.place.file, row.place.line = frame.find_sal().symtab.filename, frame.find_sal().line
+            return
+        if not row.fiber.get("caller_"):
+            row.state = "has not begun"
+            return
+        address, state, awaited = instance.get("waiting"), instance.at("state"), instance.frame("awaits")
+        if awaited is not None:
+            self.waits_for_batch(row, awaited)
+            if awaited.get("running") == 0:
+                row.state = "ready"
+            return
+        if not address:
+            return
+        waiting = BatchPart("Waiting", address)
+        call = BatchPart("BatchCall", waiting.get("call"))
+        if address in self.computed:
+            row.state = "is computed"
+            if len(self.computed) > 1 and address == self.computed[0]:  # the group runs with this instance's state
+                state = self.shown.get("state")
+        elif not waiting.get("is_ready", 1):
+            row.state = "waits for peers"
+        row.op, row.module = Known.text(number(call.get("op") + offset("OpInfo.name"))), self.module(state)
+        row.place = Place(BatchPart("ThreadState", state).get("caller"))
+        if not row.place.line:
+            row.place = Place(number(call.get("loc")))
+
+    @staticmethod
+    def waits_for_batch(row, frame):
+        row.state, row.op, row.place = "waits for an inner batch()", "batch", Place(frame.get("loc"))
+
+    @staticmethod
+    def module(state):
+        return module_text(BatchPart("ThreadState", state).get("module"))
+
+
+class FiberUnwinder(gdb.unwinder.Unwinder):
+    """Lets gdb see the stack of a fiber that is suspended: as if the thread's newest frame had been called by it. Nothing changes in
+    the program, not even a register."""
+
+    def __init__(self):
+        super().__init__("tapir fibers")
+        self.registers = None
+
+    def __call__(self, pending):
+        if self.registers is None or any(int(pending.read_register(name)) != value for name, value in self.newest.items()):
+            return None
+        # gdb takes a stack for broken whose frames do not lie above their callee's.
+        sp, pc = self.value(pending, "rsp", self.registers["rsp"] - 8), pending.read_register("rip")
+        made = pending.create_unwind_info(FrameId(sp, pc))
+        for name, number_there in self.registers.items():
+            made.add_saved_register(name, self.value(pending, name, number_there))
+        return made
+
+    @staticmethod
+    def value(pending, register, number_there):
+        return gdb.Value(number_there).cast(pending.read_register(register).type)
+
+    def enter(self, fiber):
+        """Returns the fiber's newest frame."""
+        context, registers = fiber.get("context_"), {}
+        for name, at in fiber.offsets.items():
+            if name.startswith("saved."):
+                registers[name[6:]] = number(context + at)
+        if not registers:
+            raise gdb.GdbError("tapir fibers: backtraces of suspended instances are known on x86-64 only")
+        registers["rsp"] = context + fiber.offsets["rsp"]
+        if "tapir::" not in gdb.execute("info symbol %d" % registers["rip"], to_string=True):
+            raise gdb.GdbError("tapir fibers: the registers of this instance are not where Boost.Context 1.74 saves them")
+        newest = gdb.newest_frame()
+        self.newest = {name: int(newest.read_register(name)) for name in ("rsp", "rip")}
+        self.registers = registers
+        gdb.invalidate_cached_frames()
+        frame = gdb.newest_frame()
+        while frame.type() == gdb.INLINE_FRAME:
+            frame = frame.older()
+        return frame.older()
+
+    def leave(self):
+        if self.registers is not None:
+            self.registers = None
+            gdb.invalidate_cached_frames()
+
+
+class FrameId:
+    def __init__(self, sp, pc):
+        self.sp, self.pc = sp, pc
 
 
 # --- Commands -------------------------------------------------------------------------------------------------------------
@@ -2057,6 +2295,58 @@ A storage that several records have saved counts once, where it was saved first.
                 (size_text(size), str(count)) + key for key, (count, size) in most], right=(0, 1))
 
 
+class FibersCommand(Command):
+    """tapir fibers [N [COMMAND]]: the instances of batch() on this thread, what each waits for, and where.
+
+Without N it lists them. Each runs, is ready, or waits: for peers of an op, or for an inner batch(). Instance 3.1 is item 1 of the
+batch() that instance 3 has called; the last of these items instance 3 runs itself, on its own stack. The op is the one that an
+instance waits for, or, if it is ready, the one whose result it has. The line is that of your program.
+    tapir fibers 2            the backtrace of row 2: your program's frames, down to the function that you gave to batch()
+    tapir fibers 2 bt full    another command, in the frame of your program in which that instance is
+    tapir fibers 2 print x
+A suspended stack is read from the registers that it has saved; nothing changes in the program. Commands that let it go on (next,
+finish) go on with the instance that runs, whatever the row. bt alone shows the one that runs.
+To step through one instance after the other, start the program with TAPIR_BATCH=off in its environment: batch() calls your function
+for one item at a time then, on the thread's own stack, and this list is empty."""
+
+    word, kind = "fibers", gdb.COMMAND_STACK
+
+    def run(self, argument):
+        wanted = re.fullmatch(r"(\d+)(?:\s+(.*))?", argument)
+        instances = Instances()
+        if not argument:
+            print(instances.head())
+            rows = [(str(n),) + row.text() for n, row in enumerate(instances.rows)]
+            print_table([("#", "instance", "state", "op", "line", "module")] + rows, right=(0,))
+            return
+        if not wanted or int(wanted[1]) >= len(instances.rows):
+            raise gdb.GdbError("tapir fibers: expected the number of a row, 0 to %d, not %s (see tapir fibers)" % (
+                len(instances.rows) - 1, argument))
+        row = instances.rows[int(wanted[1])]
+        if row.state == "has not begun":
+            print("instance %s has not begun" % row.text()[0])
+            return
+        self.look(row, wanted[2] or "bt")
+
+    @staticmethod
+    def look(row, command):
+        selected = gdb.selected_frame().level()
+        try:
+            newest = gdb.newest_frame() if row.is_running else FibersCommand.unwinder.enter(row.fiber)
+            frame = row.users_frame(newest)
+            shown = gdb.frame_filters[FibersFrames.name]
+            shown.begin, shown.place, shown.enabled = frame.level(), row.place, True
+            frame.select()
+            gdb.execute(command)
+        finally:
+            gdb.frame_filters[FibersFrames.name].enabled = False
+            FibersCommand.unwinder.leave()
+            frame = gdb.newest_frame()
+            while frame.level() < selected and frame.older() is not None:
+                frame = frame.older()
+            frame.select()
+
+
 # --- All of it, once -------------------------------------------------------------------------------------------------------
 
 
@@ -2076,6 +2366,9 @@ def connect():
     gdb.pretty_printers[:] = [p for p in gdb.pretty_printers if getattr(p, "name", "") != "tapir"]
     gdb.pretty_printers.insert(0, Lookup())
     gdb.frame_filters[UsersFrames.name] = UsersFrames()
+    gdb.frame_filters[FibersFrames.name] = FibersFrames()
+    FibersCommand.unwinder = FiberUnwinder()
+    gdb.unwinder.register_unwinder(None, FibersCommand.unwinder, replace=True)
     gdb.xmethod.register_xmethod_matcher(None, TensorMethods(), replace=True)
 
 

@@ -8,6 +8,7 @@
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/arrange/arrange.h"
 #include "tapir/ops/arrange/arrange_impl.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/index/index_impl.h"
 #include "tapir/ops/join/join.h"
@@ -99,6 +100,10 @@ Tensor triangle(const OpInfo& op, const In& x, int64_t diagonal, bool lower) {
     detail::check_defined(x, op.name);
     const int rank = x.tensor.dim();
     if (rank < 2) fail<ShapeError>(x.loc, "{}: needs a matrix, got shape {}", op.name, x.tensor.shape());
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return triangle(op, In(in[0], x.loc), diagonal, lower); };
+        if (Tensor y = detail::in_group({op, x.loc, {&x.tensor}, detail::batch_key(diagonal)}, of_group); y.defined()) return y;
+    }
     const int64_t rows = x->sizes[rank - 2], columns = x->sizes[rank - 1];
     const int64_t first = std::clamp(diagonal, -rows - 1, columns + 1) + (lower ? 1 : 0);
     const Tensor source = packed(x.tensor, x.loc);
@@ -134,6 +139,16 @@ Tensor triu(In x, int64_t diagonal) { return triangle(triu_op, x, diagonal, fals
 
 // --- flip and roll ---------------------------------------------------------------------------------------------------
 
+namespace {
+
+// Dimensions of an instance in batch() as those of a group's block.
+Dims behind_one(Dims dims) {
+    for (std::int64_t& d : dims) ++d;
+    return dims;
+}
+
+}  // namespace
+
 Tensor flip(In x, const Dims& dims) {
     detail::check_defined(x, "flip");
     Dims wrapped = dims;
@@ -150,6 +165,10 @@ Tensor flip(In x, const Dims& dims) {
         strides[d] = -x->strides[d];
     }
     const detail::CallLine call(x.loc);
+    if (detail::in_batch() && x.tensor.dim() > 0) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return flip(In(in[0], x.loc), behind_one(wrapped)); };
+        if (Tensor y = detail::in_group({flip_op, x.loc, {&x.tensor}, detail::batch_key(seen)}, of_group); y.defined()) return y;
+    }
     Tensor out = detail::make_empty_like(x.tensor.impl(), x->dtype, x.loc);
     if (out.numel() > 0) copy_elements(out, detail::make_view(x.tensor.impl(), x.tensor.shape(), strides, offset));
     record(flip_op, x.loc, {&x.tensor}, out, {}, wrapped);
@@ -212,6 +231,12 @@ Tensor roll(In x, const Shape& shifts, const Dims& dims) {
         const int64_t size = x.tensor.dim() ? x->sizes[d] : 0;
         if (size == 0) continue;
         moves[d] = (moves[d] + shifts[i] % size + size) % size;
+    }
+    if (detail::in_batch() && x.tensor.dim() > 0) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return roll(In(in[0], x.loc), shifts, behind_one(wrapped)); };
+        detail::BatchKey key;
+        for (const int64_t move : moves) key.add(move);
+        if (Tensor y = detail::in_group({roll_op, x.loc, {&x.tensor}, key}, of_group); y.defined()) return y;
     }
     Tensor out = detail::make_empty_like(x.tensor.impl(), x->dtype, x.loc);
     if (out.numel() > 0) copy_rolled(out, x.tensor, moves);
@@ -300,6 +325,17 @@ Tensor detail::repeat_of(const char* op, const In& x, const Shape& times) {
         if (d >= extra && __builtin_mul_overflow(times[d], x->sizes[d - extra], &shape[d])) {
             fail<OutOfMemory>(x.loc, "{}: shape {} {} times is larger than any memory", op, x.tensor.shape(), times);
         }
+    }
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) {  // with the dimensions that it adds
+            Shape sizes = in[0].shape(), of_each = times;
+            for (int d = 0; d < extra; ++d) sizes.insert(1, 1);
+            of_each.insert(0, 1);
+            return repeat_of(op, In(reshape(in[0], sizes), x.loc), of_each);
+        };
+        detail::BatchKey key;
+        for (const int64_t n : times) key.add(n);
+        if (Tensor y = in_group({repeat_op, x.loc, {&x.tensor}, key}, of_group); y.defined()) return y;
     }
     Tensor out = detail::make_empty(shape, x->dtype, x->device, x.loc);
     if (out.numel() > 0) copy_repeated(out, x.tensor, times);
@@ -454,6 +490,12 @@ const char* PadMode::str() const noexcept {
 Tensor pad(In x, const std::vector<int64_t>& widths, Scalar value) {
     const Padding padding = padding_of(x, widths);
     static_cast<void>(number_as("pad", value, x->dtype, x.loc));
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return pad(In(in[0], x.loc), widths, value); };
+        detail::BatchKey key = detail::batch_key(value.as_double());
+        for (const int64_t width : widths) key.add(width);
+        if (Tensor y = detail::in_group({pad_op, x.loc, {&x.tensor}, key}, of_group); y.defined()) return y;
+    }
     return pad_by(x, padding, value);
 }
 

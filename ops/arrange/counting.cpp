@@ -10,6 +10,7 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/ops/arrange/combine.h"
 #include "tapir/ops/arrange/sort.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/elementwise/mask.h"
@@ -254,6 +255,17 @@ Tensor count_nonzero(In x, const Dims& dims) {
     const detail::ComposedOp composed("count_nonzero");
     detail::check_defined(x, "count_nonzero");
     const CallerScope caller(x.loc);
+    if (detail::in_batch() && x.tensor.dim() > 0) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) {
+            Dims of;
+            for (int i = 0; i < dims.rank(); ++i) of.push_back(detail::wrap_dim(dims[i], x.tensor.dim(), "count_nonzero", x.loc) + 1);
+            for (int d = 1; dims.empty() && d < in[0].dim(); ++d) of.push_back(d);
+            return count_nonzero(In(in[0], x.loc), of);
+        };
+        detail::BatchKey key;
+        for (int i = 0; i < dims.rank(); ++i) key.add(dims[i]);
+        if (Tensor y = detail::in_group({count_nonzero_op, x.loc, {&x.tensor}, key}, of_group); y.defined()) return y;
+    }
     const Tensor out = made_of([&] { return sum(ne(x, 0), dims); });
     record(count_nonzero_op, x.loc, {&x.tensor}, out, {}, dims);
     return out;

@@ -14,6 +14,7 @@
 #include "tapir/ops/arrange/order_impl.h"
 #include "tapir/ops/arrange/sort.h"
 #include "tapir/ops/arrange/sort_kernels.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/mask.h"
 #include "tapir/ops/make/copy.h"
@@ -279,7 +280,12 @@ ValuesIndices pick_on_gpu(const Tensor& x, int dim, int64_t place, bool nan_wins
 ValuesIndices sort(In x, Dim dim, bool descending) {
     detail::check_defined(x, "sort");
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "sort", x.loc);
-    ValuesIndices out = first_sorted(x, d, size_along(x.tensor, d), descending, true);
+    ValuesIndices out;
+    if (detail::in_batch() && x.tensor.dim() > 0) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return sort(In(in[0], x.loc), d + 1, descending); };
+        if (detail::in_group({sort_op, x.loc, {&x.tensor}, detail::batch_key(d, descending)}, of_group, out)) return out;
+    }
+    out = first_sorted(x, d, size_along(x.tensor, d), descending, true);
     if (detail::thread.observed) {
         record(sort_op, x.loc, {&x.tensor}, out.values, {&out.indices}, PickAttrs{d, false}, Told{sort_op, {&x.tensor}, {&out.values, &out.indices}},
                SortCall{d, descending});
@@ -290,6 +296,10 @@ ValuesIndices sort(In x, Dim dim, bool descending) {
 Tensor argsort(In x, Dim dim, bool descending) {
     detail::check_defined(x, "argsort");
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "argsort", x.loc);
+    if (detail::in_batch() && x.tensor.dim() > 0) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return argsort(In(in[0], x.loc), d + 1, descending); };
+        if (Tensor y = detail::in_group({argsort_op, x.loc, {&x.tensor}, detail::batch_key(d, descending)}, of_group); y.defined()) return y;
+    }
     Tensor out = first_sorted(x, d, size_along(x.tensor, d), descending, false).indices;
     if (detail::thread.observed) record(argsort_op, x.loc, {&x.tensor}, out, {}, SortCall{d, descending});
     return out;
@@ -302,7 +312,12 @@ ValuesIndices topk(In x, int64_t k, Dim dim, bool largest) {
     if (k < 0 || k > size) {
         fail<ValueError>(x.loc, "topk: k is {}, dimension {} of shape {} has {} elements", k, d, x.tensor.shape(), size);
     }
-    ValuesIndices out = first_sorted(x, d, k, largest, true);
+    ValuesIndices out;
+    if (detail::in_batch() && x.tensor.dim() > 0) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return topk(In(in[0], x.loc), k, d + 1, largest); };
+        if (detail::in_group({topk_op, x.loc, {&x.tensor}, detail::batch_key(k, d, largest)}, of_group, out)) return out;
+    }
+    out = first_sorted(x, d, k, largest, true);
     if (detail::thread.observed) {
         record(topk_op, x.loc, {&x.tensor}, out.values, {&out.indices}, PickAttrs{d, false}, Told{topk_op, {&x.tensor}, {&out.values, &out.indices}},
                TopkCall{k, d, largest});
@@ -312,6 +327,10 @@ ValuesIndices topk(In x, int64_t k, Dim dim, bool largest) {
 
 ValuesIndices pick_at(const OpInfo& op, const In& x, int dim, int64_t place, bool nan_wins, bool keepdim) {
     ValuesIndices out;
+    if (detail::in_batch() && x.tensor.dim() > 0) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return pick_at(op, In(in[0], x.loc), dim + 1, place, nan_wins, keepdim); };
+        if (detail::in_group({op, x.loc, {&x.tensor}, detail::batch_key(dim, place, nan_wins, keepdim)}, of_group, out)) return out;
+    }
     {
         detail::begin_op(op.name, x.tensor.impl(), x.loc);
         const detail::UnrecordedPartsOf parts(x.loc);

@@ -1,9 +1,8 @@
 // How an op takes part in batch(): at its beginning it waits for peers, and its rule computes all of them at once.
 //
 //     if (detail::in_batch()) [[unlikely]] {
-//         Tensor y;
-//         const auto rule = [&](const detail::Batched& b, Tensor* out) { out[0] = softmax(b[0], dim + 1); };
-//         if (detail::batched({softmax_op, x.loc, {&x.tensor}, detail::batch_key(dim)}, rule, {&y})) return y;
+//         const auto of_group = [&](const detail::Batched& b) { return softmax(b[0], dim + 1); };
+//         if (Tensor y = detail::in_group({softmax_op, x.loc, {&x.tensor}, detail::batch_key(dim)}, of_group); y.defined()) return y;
 //     }
 //
 // Calls form a group if the op, the key and the types of the operands are the same. An operand of a group is a block, (count, ...), of the
@@ -15,6 +14,7 @@
 #include <cstring>
 #include <initializer_list>
 #include <type_traits>
+#include <utility>
 
 #include "tapir/autograd/op.h"
 #include "tapir/core/thread_impl.h"
@@ -40,17 +40,17 @@ class Batched {
     /// The number of instances: the size of dimension 0 of the blocks.
     std::int64_t count() const noexcept { return count_; }
     const Tensor& operator[](int k) const noexcept { return operands_[k]; }
-    bool is_block(int k) const noexcept { return blocks_ >> k & 1; }
+    bool is_block(int k) const noexcept { return k >= 64 || (blocks_ >> k & 1); }
 
  private:
     std::int64_t count_;
     const Tensor* operands_;
-    std::uint64_t blocks_;  // a bit for each operand
+    std::uint64_t blocks_;  // a bit for each of the first operands; later ones are blocks
 };
 
 /// Number arguments that calls of one group have in common, as words.
 struct BatchKey {
-    static constexpr int kMost = 12;
+    static constexpr int kMost = 24;
     std::uint64_t words[kMost];
     int count = 0;
     bool fits = true;
@@ -91,15 +91,18 @@ struct BatchCall {
     BatchCall(const BatchCall&) = delete;
     BatchCall& operator=(const BatchCall&) = delete;
 
-    static constexpr int kMostOperands = 64;  // calls with more run alone
-    static constexpr int kFew = 4;
+    static constexpr int kMostOperands = 255;  // calls with more run alone
+    static constexpr int kFew = 5;
     const OpInfo& op;
     const Loc& loc;
     const Tensor* few[kFew];
     const Tensor* const* operands;  // undefined ones are allowed
     int operand_count;
     BatchKey key;
-    std::uint64_t shared, same;
+    std::uint64_t shared, same;  // of the first 64
+
+    bool may_share(int k) const noexcept { return k < 64 && (shared >> k & 1); }
+    bool must_share(int k) const noexcept { return k < 64 && (same >> k & 1); }
 };
 
 /// A rule of a group: fills the results, blocks.
@@ -117,5 +120,26 @@ class BatchRule {
 
 /// Waits, in an instance, until the group of this call has been computed.
 bool batched(const BatchCall& call, BatchRule rule, std::initializer_list<Tensor*> results);
+/// The same for an op with one result, which of_group(operands) returns for a group. Undefined where the op goes on alone.
+template <class OfGroup>
+Tensor in_group(const BatchCall& call, const OfGroup& of_group) {
+    Tensor y;
+    batched(call, [&](const Batched& in, Tensor* made) { made[0] = of_group(in); }, {&y});
+    return y;
+}
+/// The same for an op with values and indices. Returns false where the op goes on alone.
+template <class Pair, class OfGroup>
+bool in_group(const BatchCall& call, const OfGroup& of_group, Pair& out) {
+    const auto rule = [&](const Batched& in, Tensor* made) {
+        Pair both = of_group(in);
+        made[0] = std::move(both.values);
+        made[1] = std::move(both.indices);
+    };
+    return batched(call, rule, {&out.values, &out.indices});
+}
+
+/// For ops whose operand has a batch, (n, ...): a block of such, (count, n, ...), as one batch, and its result as a block again.
+Tensor folded(const Tensor& block);
+Tensor unfolded(const Tensor& result, std::int64_t count);
 
 }  // namespace tapir::detail

@@ -115,6 +115,20 @@ Tensor aligned(const Batched& in, int k, int count) {
     return reshape(in[k], shape);
 }
 
+Tensor folded(const Tensor& block) {
+    Shape shape = block.shape();
+    shape.erase(0);
+    shape.raw(0) *= block.size(0);
+    return reshape(block, shape);
+}
+
+Tensor unfolded(const Tensor& result, std::int64_t count) {
+    Shape shape = result.shape();
+    shape.raw(0) /= count;
+    shape.insert(0, count);
+    return reshape(result, shape);
+}
+
 void rows_of(const Tensor& block, Tensor* rows, std::int64_t count) {
     const Tensor whole = block.contiguous();
     auto* const owner = new Rows(whole, count);

@@ -7,12 +7,15 @@
 // Note [Rows]: a group's operands are put together by stack(), its results taken apart by unbind(), each with its record, so that the gradient
 // of a group needs no rule of its own. A result is a row of the group's block in memory, but a tensor with a storage of its own: the
 // program may write to it. Where the rows of operands lie behind each other, as those of a block do, they are not copied.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 
@@ -22,6 +25,7 @@
 #include "tapir/autograd/watch/watch_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/fiber_impl.h"
+#include "tapir/core/gdb/layout_impl.h"
 #include "tapir/core/generator.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_words_impl.h"
@@ -60,6 +64,7 @@ class OpState {
     void set_generator(Generator* own) noexcept { words_.generator = own; }
 
  private:
+    friend struct BatchLayout;
     ThreadState thread_;
     ThreadTapes tapes_;
     ThreadWords words_;
@@ -116,6 +121,7 @@ struct Frame {
     std::int64_t count;
     BatchInstance* parent;  // the instance that called it; null: the thread
     Frame* outer;           // the parent's
+    Loc loc;
     OpState state;
     std::uint64_t seed;
     std::int64_t next = 0, running = 0;
@@ -141,7 +147,8 @@ struct Frame {
         }
         return false;
     }
-    bool is_awaited = false;  // the parent waits for nothing else
+    bool is_awaited = false;          // the parent waits for nothing else
+    std::int64_t run_by_parent = -1;  // the instance that has no stack of its own
     bool is_done() const noexcept { return running == 0 && (next == count || is_ending()); }
 };
 
@@ -158,7 +165,7 @@ struct Waiting {
     std::uint64_t words[96];
     int word_count = 0;
     std::uint64_t hash = 0;
-    bool is_computed = false;
+    bool is_computed = false, is_ready = false;
 
     bool add(std::uint64_t word) noexcept {
         if (word_count == static_cast<int>(std::size(words))) return false;
@@ -202,17 +209,60 @@ class BatchInstance {
     Fiber fiber;
     const OpInfo* alone = nullptr;  // the op that found no peer, and runs now
     std::int64_t waits = 0;         // ops that it has waited with
+    // For gdb.
+    const Waiting* waiting = nullptr;  // the call with which it has been suspended last
+    const Frame* awaits = nullptr;     // the batch() of its own for which it is suspended
+    BatchInstance *next = nullptr, *previous = nullptr;
 };
+
+// What gdb reads of a thread's instances (`tapir fibers`). All are listed, as the logs are.
+struct BatchShown {
+    BatchShown* next = nullptr;
+    std::int32_t thread = 0;  // the system's number
+    const ThreadState* state = nullptr;
+    BatchInstance* const* running = nullptr;
+    BatchInstance* instances = nullptr;
+    Frame* outermost = nullptr;
+    const std::vector<Waiting*>* computed = nullptr;  // the group that is computed now
+};
+extern "C" {
+[[gnu::used, gnu::retain]] constinit BatchShown* tapir_gdb_batches = nullptr;
+}
 
 namespace {
 
+std::mutex& listing() {
+    static auto* mutex = new std::mutex;  // threads may outlive main()
+    return *mutex;
+}
+
+std::int32_t thread_number() noexcept {
+#if defined(__linux__)
+    return static_cast<std::int32_t>(::gettid());
+#else
+    return 0;
+#endif
+}
+
 class Scheduler {
  public:
-    explicit Scheduler(BatchReport* report) noexcept : report_(report) {
+    Scheduler(BatchReport* report, Frame& outermost) noexcept : report_(report) {
         scheduler = this;
         watching_ops.add(1);
+        shown_.thread = thread_number();
+        shown_.state = &thread;
+        shown_.running = &batch_instance;
+        shown_.outermost = &outermost;
+        const std::lock_guard lock(listing());
+        shown_.next = std::exchange(tapir_gdb_batches, &shown_);
     }
     ~Scheduler() {
+        {
+            const std::lock_guard lock(listing());
+            BatchShown** place = &tapir_gdb_batches;
+            while (*place != &shown_) place = &(*place)->next;
+            *place = shown_.next;
+        }
         watching_ops.add(-1);
         scheduler = nullptr;
     }
@@ -241,12 +291,16 @@ class Scheduler {
         start(frame);
         if (last >= 0) run_last(parent, frame, last);
         frame.is_awaited = true;
-        if (!frame.is_done()) parent.fiber.suspend();
+        if (frame.is_done()) return;
+        parent.awaits = &frame;
+        parent.fiber.suspend();
+        parent.awaits = nullptr;
     }
 
     // Returns true if the call was computed.
     bool wait(Waiting& call) {
         put_in_group(call);
+        call.instance->waiting = &call;
         call.instance->fiber.suspend();
         return call.is_computed;
     }
@@ -263,7 +317,7 @@ class Scheduler {
             try {
                 auto instance = std::make_unique<BatchInstance>(frame, frame.next, order_, stack_of(frame.options.stack));
                 ready_.push_back(instance.get());
-                static_cast<void>(instance.release());
+                show(*instance.release());
             } catch (const std::bad_alloc&) {
                 frame.fail(frame.next, std::current_exception());
                 end_waiting();
@@ -279,6 +333,7 @@ class Scheduler {
         Generator generator(seed_for(frame.seed, static_cast<std::uint64_t>(number)));
         const GeneratorScope drawing(&generator);
         Frame* const outer = std::exchange(parent.frame, &frame);
+        frame.run_by_parent = number;
         ++frame.running;
         frame.run(number);
         --frame.running;
@@ -296,6 +351,7 @@ class Scheduler {
         if (!instance.fiber.has_ended()) return;
         Frame& frame = *instance.frame;
         if (spare_stacks.size() < kMostSpare) spare_stacks.push_back(std::move(instance.stack));
+        hide(instance);
         delete &instance;
         --frame.running;
         if (frame.error) end_waiting();
@@ -305,12 +361,22 @@ class Scheduler {
         }
     }
 
+    void show(BatchInstance& instance) noexcept {
+        instance.next = std::exchange(shown_.instances, &instance);
+        if (instance.next) instance.next->previous = &instance;
+    }
+    void hide(const BatchInstance& instance) noexcept {
+        (instance.previous ? instance.previous->next : shown_.instances) = instance.next;
+        if (instance.next) instance.next->previous = instance.previous;
+    }
+
     // Lets all calls go on whose instances have to end.
     void end_waiting() {
         has_errors = true;
         for (Group& group : groups_) {
             std::erase_if(group.calls, [&](Waiting* call) {
                 if (!call->instance->frame->is_ending()) return false;
+                call->is_ready = true;
                 ready_.push_back(call->instance);
                 return true;
             });
@@ -346,28 +412,37 @@ class Scheduler {
         std::vector<Waiting*> calls = std::move(groups_[best].calls);
         groups_.erase(groups_.begin() + static_cast<std::ptrdiff_t>(best));
         std::sort(calls.begin(), calls.end(), [](const Waiting* a, const Waiting* b) { return a->instance->order < b->instance->order; });
+        shown_.computed = &calls;
         for (std::size_t i = 0; i < calls.size(); i += kMostTogether) {
             compute(calls.data() + i, std::min(kMostTogether, calls.size() - i));
         }
-        for (const Waiting* call : calls) ready_.push_back(call->instance);
+        shown_.computed = nullptr;
+        for (Waiting* call : calls) {
+            call->is_ready = true;
+            ready_.push_back(call->instance);
+        }
     }
 
     void compute(Waiting* const* calls, std::size_t count) {
-        const Waiting& first = *calls[0];
-        if (BatchReport* report = report_) {
-            BatchReport::Op& op = report->ops[first.call.op.name];
-            op.groups += count > 1;
-            (count > 1 ? op.together : op.alone) += static_cast<std::int64_t>(count);
-        }
-        if (count == 1) return;
+        const bool are_together = count > 1 && try_as_one(calls, count);
+        if (!report_) return;
+        BatchReport::Op& op = report_->ops[calls[0]->call.op.name];
+        op.groups += are_together;
+        (are_together ? op.together : op.alone) += static_cast<std::int64_t>(count);
+    }
+
+    // Returns false, without effect, if the rule has thrown: then each call finds out for itself.
+    static bool try_as_one(Waiting* const* calls, std::size_t count) {
         const Exchanged as(calls[0]->instance->state);
         Log* const log = thread.log;
         const std::size_t records = log ? log->records.size() : 0;
         try {
             compute_as_one(calls, count);
-        } catch (...) {  // each call finds out for itself
+        } catch (...) {
             if (log) log->truncate(records);
+            return false;
         }
+        return true;
     }
 
     static void compute_as_one(Waiting* const* calls, std::size_t count) {
@@ -376,20 +451,28 @@ class Scheduler {
         const CallerScope caller(first.call.loc);
         Tensor operands[BatchCall::kMostOperands], results[kMostResults], rows[kMostTogether];
         std::uint64_t blocks = 0;
+        bool has_block = false;
+        const auto stack_operand = [&](int k) {
+            for (std::size_t i = 0; i < count; ++i) rows[i] = *calls[i]->call.operands[k];
+            operands[k] = stacked_rows(rows, m, first.call.loc);
+            if (k < 64) blocks |= std::uint64_t{1} << k;
+            has_block = true;
+        };
+        int last_shared = -1;
         for (int k = 0; k < first.call.operand_count; ++k) {
-            const std::uint64_t bit = std::uint64_t{1} << k;
             const Tensor& operand = *first.call.operands[k];
-            bool is_one = true;
-            for (std::size_t i = 0; i < count; ++i) {
-                rows[i] = *calls[i]->call.operands[k];
-                is_one &= rows[i].is_same(operand);
-            }
-            if (!operand.defined() || (is_one && (first.call.shared & bit))) {
+            if (!operand.defined() || (first.call.may_share(k) && std::all_of(calls, calls + count, [&](const Waiting* call) {
+                                           return call->call.operands[k]->is_same(operand);
+                                       }))) {
                 operands[k] = operand;
+                if (operand.defined() && !first.call.must_share(k)) last_shared = k;
             } else {
-                operands[k] = stacked_rows(rows, m, first.call.loc);
-                blocks |= bit;
+                stack_operand(k);
             }
+        }
+        if (!has_block) {  // each instance has a result of its own all the same
+            if (last_shared < 0) throw std::logic_error("a call in batch() has nothing of its own");
+            stack_operand(last_shared);
         }
         first.rule(Batched(m, operands, blocks), results);
         for (int r = 0; r < first.result_count; ++r) {
@@ -416,6 +499,7 @@ class Scheduler {
     }
 
     BatchReport* report_;
+    BatchShown shown_;
     std::deque<BatchInstance*> ready_;
     std::vector<Group> groups_;
     std::int64_t order_ = 0, round_ = 0;
@@ -425,6 +509,11 @@ void check_going_on(const BatchInstance& instance) {
     if (scheduler->has_errors && instance.frame->is_ending() && std::uncaught_exceptions() == 0) throw Ended{};
 }
 
+bool is_of_type(const TensorImpl* x, const TensorImpl* y) noexcept {
+    if (!x || !y) return x == y;
+    return x->dtype == y->dtype && x->rank == y->rank && std::equal(x->sizes, x->sizes + x->rank, y->sizes);
+}
+
 // Puts the numbers that make calls alike into `waiting`. Returns false for a call that runs alone.
 bool describe(Waiting& waiting, const BatchCall& call) {
     const ThreadState& state = thread;
@@ -432,22 +521,25 @@ bool describe(Waiting& waiting, const BatchCall& call) {
     fits &= waiting.add_address(&call.op) && waiting.add_address(state.log) && waiting.add_address(state.autocast);
     for (int w = 0; w < call.key.count; ++w) fits &= waiting.add(call.key.words[w]);
     bool is_tracked = false;
+    std::uint64_t alike = 1;  // operands in a row of one type: a stack() has many
     for (int k = 0; k < call.operand_count && fits; ++k) {
         const TensorImpl* const x = call.operands[k]->impl();
-        if (!x) {
-            fits &= waiting.add(0);
-            continue;
-        }
-        is_tracked |= state.log && ((x->flags & TensorImpl::kRequiresGrad) || x->node.tape == state.log->id);
-        if (call.same >> k & 1) {
+        is_tracked |= x && state.log && ((x->flags & TensorImpl::kRequiresGrad) || x->node.tape == state.log->id);
+        if (call.must_share(k)) {
             fits &= waiting.add_address(x);
             continue;
         }
         // On a device a row would have to tell its block of the streams that use it.
-        if (x->rank == kMaxRank || x->device.type != DeviceType::cpu) return false;
-        fits &= waiting.add(std::uint64_t{x->rank} | static_cast<std::uint64_t>(x->dtype) << 8);
-        for (int d = 0; d < x->rank; ++d) fits &= waiting.add(static_cast<std::uint64_t>(x->sizes[d]));
+        if (x && (x->rank == kMaxRank || x->device.type != DeviceType::cpu)) return false;
+        if (k > 0 && !call.must_share(k - 1) && is_of_type(x, call.operands[k - 1]->impl())) {
+            ++alike;
+            continue;
+        }
+        fits &= waiting.add(std::exchange(alike, 1)) &&
+            waiting.add(x ? std::uint64_t{x->rank} | static_cast<std::uint64_t>(x->dtype) << 8 : ~std::uint64_t{0});
+        for (int d = 0; x && d < x->rank; ++d) fits &= waiting.add(static_cast<std::uint64_t>(x->sizes[d]));
     }
+    fits &= waiting.add(alike);
     return fits && waiting.add(is_tracked);
 }
 
@@ -465,6 +557,20 @@ class Unbatched : public OpWatcher {
     BatchReport& report_;
 };
 
+// True while an outermost batch() runs one by one: those in it do, too. Never while instances run.
+constinit thread_local bool is_one_by_one = false;
+
+class OneByOneScope {
+ public:
+    OneByOneScope() noexcept : before_(std::exchange(is_one_by_one, is_one_by_one || !batch_instance)) {}
+    ~OneByOneScope() { is_one_by_one = before_; }
+    OneByOneScope(const OneByOneScope&) = delete;
+    OneByOneScope& operator=(const OneByOneScope&) = delete;
+
+ private:
+    bool before_;
+};
+
 // True if TAPIR_BATCH=off is set.
 bool is_switched_off() {
     static const bool is_off = [] {
@@ -475,6 +581,14 @@ bool is_switched_off() {
 }
 
 }  // namespace
+
+void refuse_in_instance(const char* what, const Loc& loc) {
+    if (!batch_instance) return;
+    fail<TapeError>(loc,
+                    "{}: not in an instance of batch(), with whose records those of others are mixed: call it around batch(), or give that "
+                    "{{.together = false}}",
+                    what);
+}
 
 bool batched(const BatchCall& call, BatchRule rule, std::initializer_list<Tensor*> results) {
     BatchInstance& instance = *batch_instance;
@@ -498,7 +612,8 @@ void run_batch(std::int64_t count, const std::function<void(std::int64_t)>& body
     const std::uint64_t seed = seed_for(generator.seed(), generator.take(1));
     Log* const log = thread.log;
     const std::size_t records = log ? log->records.size() : 0;
-    if (!options.together || !has_fibers() || is_switched_off()) {
+    if (!options.together || is_one_by_one || !has_fibers() || is_switched_off()) {
+        const OneByOneScope scope_of_all;
         try {
             for (std::int64_t i = 0; i < count; ++i) {
                 Generator own(seed_for(seed, static_cast<std::uint64_t>(i)));
@@ -520,6 +635,7 @@ void run_batch(std::int64_t count, const std::function<void(std::int64_t)>& body
                 .count = count,
                 .parent = parent,
                 .outer = parent ? parent->frame : nullptr,
+                .loc = loc,
                 .state = OpState::now(),
                 .seed = seed,
                 .error = nullptr};
@@ -528,12 +644,58 @@ void run_batch(std::int64_t count, const std::function<void(std::int64_t)>& body
         scheduler->run_in(*parent, frame);
         if (!frame.error) check_going_on(*parent);
     } else {
-        Scheduler(options.report).run(frame);
+        Scheduler(options.report, frame).run(frame);
     }
     if (!frame.error) return;
     if (log && !parent) log->truncate(records);
     std::rethrow_exception(frame.error);
 }
+
+// For gdb: the data of `tapir fibers`.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"  // no virtual bases here
+namespace {
+struct BatchLayout {
+    static constexpr std::size_t state = offsetof(BatchInstance, state) + offsetof(OpState, thread_);
+    // offsetof() does not take references. In memory they are pointers.
+    static constexpr std::size_t call = offsetof(Waiting, instance) + sizeof(void*), op = 0, loc = sizeof(void*);
+    static_assert(offsetof(Waiting, results) == 3 * sizeof(void*) && offsetof(BatchCall, few) == 2 * sizeof(void*));
+};
+}  // namespace
+extern "C" {
+extern const gdb::LayoutEntry tapir_gdb_batch[];
+[[gnu::used, gnu::retain]] constexpr gdb::LayoutEntry tapir_gdb_batch[] = {
+    TAPIR_GDB_OFFSET(BatchShown, next),
+    TAPIR_GDB_OFFSET(BatchShown, thread),
+    TAPIR_GDB_OFFSET(BatchShown, state),
+    TAPIR_GDB_OFFSET(BatchShown, running),
+    TAPIR_GDB_OFFSET(BatchShown, instances),
+    TAPIR_GDB_OFFSET(BatchShown, outermost),
+    TAPIR_GDB_OFFSET(BatchShown, computed),
+    TAPIR_GDB_OFFSET(BatchInstance, next),
+    TAPIR_GDB_OFFSET(BatchInstance, frame),
+    TAPIR_GDB_OFFSET(BatchInstance, number),
+    TAPIR_GDB_OFFSET(BatchInstance, fiber),
+    TAPIR_GDB_OFFSET(BatchInstance, waiting),
+    TAPIR_GDB_OFFSET(BatchInstance, awaits),
+    {"BatchInstance.state", BatchLayout::state},
+    TAPIR_GDB_OFFSET(ThreadState, caller),
+    TAPIR_GDB_OFFSET(ThreadState, module),
+    TAPIR_GDB_OFFSET(Waiting, is_ready),
+    {"Waiting.call", BatchLayout::call},
+    {"BatchCall.op", BatchLayout::op},
+    {"BatchCall.loc", BatchLayout::loc},
+    TAPIR_GDB_OFFSET(Frame, parent),
+    TAPIR_GDB_OFFSET(Frame, outer),
+    TAPIR_GDB_OFFSET(Frame, loc),
+    TAPIR_GDB_OFFSET(Frame, count),
+    TAPIR_GDB_OFFSET(Frame, next),
+    TAPIR_GDB_OFFSET(Frame, running),
+    TAPIR_GDB_OFFSET(Frame, run_by_parent),
+    {},
+};
+}
+#pragma GCC diagnostic pop
 
 }  // namespace tapir::detail
 

@@ -16,6 +16,7 @@
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/values_impl.h"
 #include "tapir/ops/autocast_impl.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/convolution/convolution_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
@@ -290,6 +291,20 @@ int64_t channels_of(int64_t in_group, int64_t groups) {
     return __builtin_mul_overflow(in_group, groups, &channels) ? -1 : channels;
 }
 
+// The result, if the op was computed together with its peers in batch(): convolve(batch, weight, bias) takes the batches of all as one.
+template <class Convolve>
+Tensor convolved_in_group(const OpInfo& op, const Convolution& c, const In& x, const In& weight, const Tensor& bias, const Convolve& convolve) {
+    detail::BatchKey key = detail::batch_key(c.groups);
+    for (int64_t d = 3 - c.dims; d < 3; ++d) {
+        for (const int64_t number : {c.stride[d], c.dilation[d], c.before[d], c.after[d], c.in[d]}) key.add(number);
+    }
+    const auto of_group = [&](const detail::Batched& in) {
+        const Tensor all = detail::folded(in[0]);
+        return detail::unfolded(convolve(In(all, x.loc), In(in[1], weight.loc), in[2]), in.count());
+    };
+    return detail::in_group({op, x.loc, {&x.tensor, &weight.tensor, &bias}, key, {.same = 0b110}}, of_group);
+}
+
 // ends: options.padding can have both ends, see ConvCall.
 Tensor conv(const char* op, int dims, const In& x, const In& weight, const Tensor& bias, const ConvOptions& options, bool unbatched = false,
             bool ends = false) {
@@ -326,6 +341,10 @@ Tensor conv(const char* op, int dims, const In& x, const In& weight, const Tenso
     set(c.stride, options.stride, 1, "stride", dims, op, x.loc);
     set(c.dilation, options.dilation, 1, "dilation", dims, op, x.loc);
     set_padding(c, op, dims, options.padding, ends, x.loc);
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const In& batch, const In& of, const Tensor& b) { return conv(op, dims, batch, of, b, options, false, ends); };
+        if (Tensor y = convolved_in_group(convolution_op, c, x, weight, bias, of_group); y.defined()) return y;
+    }
     return convolve(ConvPart::output, c, x.tensor, weight.tensor, bias, x.loc);
 }
 
@@ -374,6 +393,10 @@ Tensor conv_transpose(const char* op, int dims, const In& x, const In& weight, c
             fail<ShapeError>(x.loc, "{}: an input of shape {} and a weight of shape {} make a result of size {}", op, x.tensor.shape(),
                              weight.tensor.shape(), c.in[d]);
         }
+    }
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const In& batch, const In& of, const Tensor& b) { return conv_transpose(op, dims, batch, of, b, options, ends); };
+        if (Tensor y = convolved_in_group(conv_transpose_op, c, x, weight, bias, of_group); y.defined()) return y;
     }
     return convolve(ConvPart::input, c, x.tensor, weight.tensor, bias, x.loc);
 }

@@ -12,6 +12,7 @@
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/core/values_impl.h"
+#include "tapir/ops/batch/rows_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/mask.h"
 #include "tapir/ops/make/copy.h"
@@ -41,6 +42,14 @@ Tensor isclose(In a, In b, double rtol, double atol, bool equal_nan) {
     detail::check_defined(b, "isclose");
     if (!(rtol >= 0 && atol >= 0)) fail<ValueError>(a.loc, "isclose: tolerances must not be negative, got {} and {}", rtol, atol);
     const CallerScope caller(a.loc);
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) {
+            const Tensor left = detail::aligned(in, 0, 2), right = detail::aligned(in, 1, 2);
+            return isclose(In(left, a.loc), In(right, a.loc), rtol, atol, equal_nan);
+        };
+        const detail::BatchCall call(isclose_op, a.loc, {&a.tensor, &b.tensor}, detail::batch_key(rtol, atol, equal_nan), {.shared = 0b11});
+        if (Tensor y = detail::in_group(call, of_group); y.defined()) return y;
+    }
     Tensor result;
     {
         const detail::UnrecordedPartsOf parts(a.loc);

@@ -203,6 +203,14 @@ Tensor number_tensor(const char* op, Scalar value, DType dtype, const Loc& loc) 
 }
 
 Tensor fill_masked(const In& x, const In& mask, const Tensor& given) {
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) {
+            const Tensor block = detail::aligned(in, 0, 3), masks = detail::aligned(in, 1, 3), values = detail::aligned(in, 2, 3);
+            return where(In(masks, x.loc), In(values.to(block.dtype()), x.loc), In(block, x.loc));
+        };
+        const detail::BatchCall call(masked_fill_op, x.loc, {&x.tensor, &mask.tensor, &given}, {}, {.shared = 0b111});
+        if (Tensor y = detail::in_group(call, of_group); y.defined()) return y;
+    }
     detail::check_same_device("masked_fill", x.tensor, mask.tensor, x.loc);
     const Tensor value = beside("masked_fill", given, x.tensor, x.loc);
     Tensor out = choose_as("masked_fill", mask.tensor, value, x.tensor, x.tensor, x.tensor.dtype(), x.loc);

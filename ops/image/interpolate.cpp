@@ -11,6 +11,7 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/values_impl.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/image/interpolate.h"
 #include "tapir/ops/make/copy.h"
@@ -151,6 +152,20 @@ void run_on_cpu(const ResampleShape& s, const Tensor& from, const Tensor& to, co
 }
 
 Tensor resample(const Tensor& x, const InterpolateAttrs& attrs, const Loc& loc) {
+    if (detail::in_batch()) [[unlikely]] {
+        detail::BatchKey key = detail::batch_key(attrs.is_transposed);
+        for (int d = 3 - attrs.count; d < 3; ++d) {
+            const ResampleDim& of = attrs.dims[d];
+            for (const int64_t size : {of.in, of.out}) key.add(size);
+            key.add(of.mode), key.add(of.align_corners), key.add(attrs.factors[d]);
+        }
+        const auto of_group = [&](const detail::Batched& in) {
+            InterpolateAttrs of_all = attrs;
+            of_all.batch *= in.count();
+            return detail::unfolded(resample(detail::folded(in[0]), of_all, loc), in.count());
+        };
+        if (Tensor y = detail::in_group({interpolate_op, loc, {&x}, key}, of_group); y.defined()) return y;
+    }
     detail::begin_op("interpolate", x.impl(), loc);
     ResampleShape s;
     s.is_transposed = attrs.is_transposed;
@@ -330,6 +345,10 @@ struct Shuffle {
 
 // shape: the result's. Squares of pixels are a few elements long: on the CPU each place in them is copied by itself, in long rows.
 Tensor shuffled(const OpInfo& op, const Tensor& x, const Shuffle& s, const Shape& shape, bool to_large, const Loc& loc) {
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return to_large ? pixel_shuffle(in[0], s.r) : pixel_unshuffle(in[0], s.r); };
+        if (Tensor y = detail::in_group({op, loc, {&x}, detail::batch_key(s.r)}, of_group); y.defined()) return y;
+    }
     detail::begin_op(op.name, x.impl(), loc);
     Tensor out;
     {

@@ -183,6 +183,10 @@ Tensor one_hot(In indices, int64_t classes) {
     if (classes < 0 && indices->numel > 0 && detail::is_watched() && detail::is_tracing()) {
         return one_hot(indices, amax(indices).item<int64_t>(indices.loc) + 1);  // the trace says that this is read
     }
+    if (detail::in_batch() && classes > 0) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return one_hot(In(in[0], indices.loc), classes); };
+        if (Tensor y = detail::in_group({one_hot_op, indices.loc, {&indices.tensor}, detail::batch_key(classes)}, of_group); y.defined()) return y;
+    }
     Tensor out;
     {
         const detail::UnrecordedPartsOf parts(indices.loc);

@@ -12,6 +12,8 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/values_impl.h"
+#include "tapir/ops/arrange/combine.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/elementwise/mask.h"
@@ -376,6 +378,11 @@ Tensor repeated(const Tensor& one, const Shape& shape) {
 
 // given: the values, or the number that they repeat.
 Tensor scatter_values(const In& x, int d, const In& index, const Tensor& values, const Tensor& given) {
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return scatter_values(In(in[0], x.loc), d + 1, In(in[1], x.loc), in[2], in[2]); };
+        if (Tensor y = detail::in_group({scatter_op, x.loc, {&x.tensor, &index.tensor, &values}, detail::batch_key(d)}, of_group); y.defined())
+            return y;
+    }
     const Tensor checked = checked_index("scatter", index.tensor, x.tensor.shape(), d, x.loc);
     Tensor out = clone_unrecorded(x.tensor, x.loc);
     scatter_elements(out, d, checked, values);
@@ -461,6 +468,10 @@ void index_add_rule(Backward& b) {
 Tensor gather(In x, Dim dim, In index) {
     const int d = check_gather("gather", x, dim, index);
     if (x.tensor.dim() == 0) return reshape(gather(In(in_1d(x), x.loc), 0, In(in_1d(index), x.loc)), index.tensor.shape());
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return gather(In(in[0], x.loc), d + 1, In(in[1], x.loc)); };
+        if (Tensor y = detail::in_group({gather_op, x.loc, {&x.tensor, &index.tensor}, detail::batch_key(d)}, of_group); y.defined()) return y;
+    }
     const PickedIndex picked = picked_index("gather", index.tensor, x.tensor.shape(), d, x.loc);
     Tensor out = detail::make_empty(index.tensor.shape(), x->dtype, x->device, x.loc);
     gather_elements(out, x.tensor, d, picked);
@@ -490,6 +501,12 @@ Tensor scatter_add(In x, Dim dim, In index, In src) {
     const Tensor values = check_source("scatter_add", x, index, src);
     if (x.tensor.dim() == 0) {
         return reshape(scatter_add(In(in_1d(x), x.loc), 0, In(in_1d(index), x.loc), in_1d(In(values, x.loc))), {});
+    }
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return scatter_add(In(in[0], x.loc), d + 1, In(in[1], x.loc), in[2]); };
+        if (Tensor y = detail::in_group({scatter_add_op, x.loc, {&x.tensor, &index.tensor, &values}, detail::batch_key(d)}, of_group); y.defined()) {
+            return y;
+        }
     }
     const Tensor checked = checked_index("scatter_add", index.tensor, x.tensor.shape(), d, x.loc);
     Tensor out = clone_unrecorded(x.tensor, x.loc);
@@ -634,6 +651,13 @@ Tensor scatter_reduce_as(const char* op, const In& x, Dim dim, const In& index, 
         const Tensor one = in_1d(x), place = in_1d(index), value = in_1d(In(values, x.loc));
         return reshape(scatter_reduce_as(op, In(one, x.loc), 0, In(place, x.loc), In(value, x.loc), reduce, include_self), {});
     }
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) {
+            return scatter_reduce_as(op, In(in[0], x.loc), d + 1, In(in[1], x.loc), in[2], reduce, include_self);
+        };
+        const detail::BatchKey key = detail::batch_key(d, attrs.how, include_self);
+        if (Tensor y = detail::in_group({scatter_reduce_op, x.loc, {&x.tensor, &index.tensor, &values}, key}, of_group); y.defined()) return y;
+    }
     const Tensor checked = checked_index(op, index.tensor, x.tensor.shape(), d, x.loc);
     const Tensor out = scatter_reduced(x.tensor, checked, values, attrs, x.loc);
     const Tensor& kept = kept_index(index.tensor, checked);  // the rule passes it to ops that check it
@@ -713,6 +737,25 @@ int check_index_add(const char* op, const In& x, int dim, const In& index, const
     return d;
 }
 
+// The indices of a group in batch(), (count, n), as (count, 1, ..., n, ..., 1) expanded to the shape of the slices that they name.
+Tensor as_wide_as(const Tensor& indices, Shape shape, int d) {
+    Shape narrow = shape;
+    for (int k = 1; k < shape.rank(); ++k) narrow.raw(k) = 1;
+    narrow.raw(d) = shape.raw(d) = indices.size(1);
+    return expand(reshape(indices, narrow), shape);
+}
+
+// index_select() of a group in batch(): of one tensor, or of a block.
+Tensor selected_each(const detail::Batched& in, int d, const Loc& loc) {
+    const Tensor &x = in[0], &indices = in[1];
+    if (in.is_block(0)) return gather(In(x, loc), d + 1, In(as_wide_as(indices, x.shape(), d + 1), loc));
+    const Tensor all = index_select(In(x, loc), d, In(reshape(indices, {-1}), loc));
+    Shape shape = x.shape();
+    shape.raw(d) = indices.size(1);
+    shape.insert(d, in.count());
+    return reshape(all, shape).movedim(d, 0);
+}
+
 }  // namespace
 
 Tensor index_select(In x, Dim dim, In index) {
@@ -723,6 +766,11 @@ Tensor index_select(In x, Dim dim, In index) {
         return x->rank == 0 ? reshape(picked, {}) : picked;
     }
     const int d = check_slices("index_select", x, dim, index);
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return selected_each(in, d, x.loc); };
+        const detail::BatchCall call(index_select_op, x.loc, {&x.tensor, &index.tensor}, detail::batch_key(d), {.shared = 0b01});
+        if (Tensor y = detail::in_group(call, of_group); y.defined()) return y;
+    }
     const PickedIndex picked = picked_index("index_select", index.tensor, x.tensor.shape(), d, x.loc);
     Shape shape = x.tensor.shape();
     shape.raw(d) = index.tensor.numel();
@@ -745,6 +793,13 @@ Tensor index_add(In x, Dim dim, In index, In src, Scalar alpha) {
     if (alpha.as_double() != 1) {
         const detail::RecordedParts parts(x.loc);
         return index_add(x, dim, index, mul(src, number_as("index_add", alpha, x->dtype, x.loc)), 1);
+    }
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) {
+            return scatter_add(In(in[0], x.loc), d + 1, In(as_wide_as(in[1], in[0].shape(), d + 1), x.loc), in[2]);
+        };
+        const detail::BatchCall call(index_add_op, x.loc, {&x.tensor, &index.tensor, &src.tensor}, detail::batch_key(d));
+        if (Tensor y = detail::in_group(call, of_group); y.defined()) return y;
     }
     const Tensor checked = checked_index("index_add", index.tensor, x.tensor.shape(), d, x.loc);
     Tensor out = clone_unrecorded(x.tensor, x.loc);

@@ -36,8 +36,13 @@ void cat_rule(Backward& b) {  // attributes: the dimension, then each input's si
 
 void stack_rule(Backward& b) {
     const int dim = b.attrs<int>();
+    const Tensor g = b.grad();
+    Shape sizes = g.shape(), strides = g.strides();
+    sizes.erase(dim);
+    strides.erase(dim);
     for (int i = 0; i < b.input_count(); ++i) {
-        if (b.needs(i)) b.give(i, select(b.grad(), dim, i));
+        if (!b.needs(i)) continue;
+        b.give(i, b.recording() ? select(g, dim, i) : detail::make_view(g.impl(), sizes, strides, i * g.strides().raw(dim)));
     }
 }
 

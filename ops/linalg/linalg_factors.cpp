@@ -15,6 +15,7 @@
 #include "tapir/core/values_impl.h"
 #include "tapir/ops/arrange/arrange.h"
 #include "tapir/ops/arrange/combine.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/elementwise/mask.h"
@@ -228,6 +229,10 @@ Tensor cholesky(In a, bool upper) {
         const detail::RecordedParts parts(a.loc);
         const Tensor turned = mt(a.tensor);
         return mt(cholesky(In(turned, a.loc)));
+    }
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return cholesky(In(in[0], a.loc)); };
+        if (Tensor y = detail::in_group({linalg_cholesky_op, a.loc, {&a.tensor}}, of_group); y.defined()) return y;
     }
     begin(linalg_cholesky_op, a);
     Tensor l;

@@ -10,6 +10,7 @@
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/arrange/arrange.h"
 #include "tapir/ops/arrange/combine.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/elementwise/mask.h"
@@ -73,6 +74,10 @@ void broadcast_batches(const char* op, Tensor& a, Tensor& b, const Loc& loc) {
 // --- Systems of equations ------------------------------------------------------------------------------------------------------
 
 Tensor solve_matrices(const In& a, const In& b) {
+    if (detail::in_batch() && a.tensor.dim() == b.tensor.dim()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return solve_matrices(In(in[0], a.loc), In(in[1], b.loc)); };
+        if (Tensor y = detail::in_group({linalg_solve_op, a.loc, {&a.tensor, &b.tensor}}, of_group); y.defined()) return y;
+    }
     begin(linalg_solve_op, a);
     Tensor x;
     {
@@ -188,6 +193,10 @@ Tensor solve_triangular(In a, In b, bool upper, bool left, bool unitriangular) {
 
 Tensor inv(In a) {
     check_matrices("linalg::inv", a, true);
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return inv(In(in[0], a.loc)); };
+        if (Tensor y = detail::in_group({linalg_inv_op, a.loc, {&a.tensor}}, of_group); y.defined()) return y;
+    }
     begin(linalg_inv_op, a);
     Tensor x;
     {
@@ -204,6 +213,10 @@ Tensor inv(In a) {
 
 Tensor det(In a) {
     check_matrices("linalg::det", a, true);
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return det(In(in[0], a.loc)); };
+        if (Tensor y = detail::in_group({linalg_det_op, a.loc, {&a.tensor}}, of_group); y.defined()) return y;
+    }
     begin(linalg_det_op, a);
     Tensor d;
     {

@@ -1,6 +1,7 @@
 // Matrix products: this file handles shapes and strides, kernels::gemm the arithmetic.
 #include "tapir/ops/linear/matmul.h"
-#include "tapir/ops/batch/batched_impl.h"
+
+#include <algorithm>
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/op_form.h"
@@ -10,6 +11,7 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/autocast_impl.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/into_impl.h"
 #include "tapir/ops/linear/gemm_impl.h"
@@ -399,13 +401,22 @@ namespace {
 
 Tensor recorded_product(const char* op, const In& a, const In& b);
 
-// Products of a group in batch(): vectors become matrices where the other operand has one for each instance, too.
+// Products of a group in batch(). Vectors become matrices where the other operand has a batch, and blocks get as many dimensions in an instance
+// as the other operand has, so that batches broadcast as in one instance.
 Tensor product_of_group(const char* op, const detail::Batched& in, bool a_is_vector, bool b_is_vector, const Loc& loc) {
-    const bool is_row = a_is_vector && in.is_block(0) && in.is_block(1), is_column = b_is_vector && in.is_block(1);
-    const Tensor a = is_row ? unsqueeze(in[0], 1) : in[0], b = is_column ? unsqueeze(in[1], -1) : in[1];
+    const bool is_row = a_is_vector && in.is_block(0) && (in.is_block(1) || in[1].dim() > 2), is_column = b_is_vector && in.is_block(1);
+    Tensor a = is_row ? unsqueeze(in[0], 1) : in[0], b = is_column ? unsqueeze(in[1], -1) : in[1];
+    const int rank = std::max({2, a.dim() - in.is_block(0), b.dim() - in.is_block(1)});
+    const auto in_full = [rank](const Tensor& block) {
+        Shape shape = block.shape();
+        while (shape.rank() <= rank) shape.insert(1, 1);
+        return reshape(block, shape);
+    };
+    if (in.is_block(0) && (is_row || !a_is_vector)) a = in_full(a);
+    if (in.is_block(1)) b = in_full(b);
     Tensor y = recorded_product(op, In(a, loc), In(b, loc));
     if (is_column) y = squeeze(y, -1);
-    return is_row ? squeeze(y, 1) : y;
+    return is_row ? squeeze(y, is_column ? -1 : -2) : y;
 }
 
 Tensor recorded_product(const char* op, const In& a, const In& b) {

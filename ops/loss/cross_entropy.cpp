@@ -11,6 +11,7 @@
 #include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/elementwise/mask.h"
+#include "tapir/ops/index/gather.h"
 #include "tapir/ops/index/index_impl.h"
 #include "tapir/ops/into_impl.h"
 #include "tapir/ops/loss/cross_entropy.h"
@@ -335,34 +336,36 @@ void run_kernel(const Classes& c, const CrossEntropyAttrs& attrs, void* losses, 
     parallel_for(positions, 8 * 1024 / c.classes + 1, [&](int64_t begin, int64_t end) { kernels::cross_entropy(args, begin, end); });
 }
 
-// The losses of a group in batch(). Blocks are (count, classes) and (count,), or (count, n, classes) and (count, n).
-Tensor losses_of_group(const detail::Batched& in, const CrossEntropyOptions& options, const Loc& loc) {
+// The losses of a group in batch(): each() gives those of all positions, with an instance's batch, if there is one, beside those of others.
+template <class Each>
+Tensor losses_of_group(const detail::Batched& in, const CrossEntropyOptions& options, const Each& each) {
+    const bool has_batch = in[0].dim() > 2;
+    const Tensor x = has_batch ? detail::folded(in[0]) : in[0], targets = has_batch ? detail::folded(in[1]) : in[1];
     CrossEntropyOptions of_each = options;
     of_each.weight = in[2];
     of_each.reduction = Reduction::none;
-    if (in[0].dim() == 2 && options.reduction != Reduction::mean) return cross_entropy(In(in[0], loc), In(in[1], loc), of_each);
-    const Shape shape = in[1].shape();
-    const Tensor losses =
-        reshape(cross_entropy(In(reshape(in[0], {-1, in[0].size(-1)}), loc), In(reshape(in[1], {-1}), loc), of_each), {in.count(), -1});
-    if (options.reduction == Reduction::none) return reshape(losses, shape);
-    const Tensor sums = sum(losses, {1});
-    if (options.reduction == Reduction::sum) return sums;
-    return sums / sum(reshape(ne(in[1], options.ignore_index), {in.count(), -1}), {1}).to(sums.dtype());
+    const Tensor losses = reshape(each(x, targets, of_each), in[1].shape());
+    if (options.reduction != Reduction::mean) return reduced_each(losses, options.reduction);
+    Tensor counts = ne(targets, options.ignore_index).to(losses.dtype());
+    if (in[2].defined())
+        counts = counts * reshape(index_select(in[2], 0, reshape(where(ne(targets, options.ignore_index), targets, 0), {-1})), counts.shape());
+    return reduced_each(losses, Reduction::sum) / reduced_each(reshape(counts, in[1].shape()), Reduction::sum);
 }
 
 // Returns true if the losses were computed together with those of peers.
-bool loss_in_group(const In& logits, const In& targets, const CrossEntropyOptions& options, Tensor& loss) {
-    const bool is_weighted_mean = options.reduction == Reduction::mean && options.weight.defined();
-    if (logits.tensor.dim() > 2 || is_weighted_mean || logits.tensor.numel() == 0) return false;
-    const auto rule = [&](const detail::Batched& in, Tensor* out) { out[0] = losses_of_group(in, options, logits.loc); };
+template <class Each>
+bool loss_in_group(const OpInfo& op, const In& x, const In& targets, const CrossEntropyOptions& options, const Each& each, Tensor& loss) {
+    if (x.tensor.numel() == 0) return false;
+    const auto rule = [&](const detail::Batched& in, Tensor* out) { out[0] = losses_of_group(in, options, each); };
     const detail::BatchKey key = detail::batch_key(options.ignore_index, options.reduction, options.label_smoothing);
-    return detail::batched({cross_entropy_op, logits.loc, {&logits.tensor, &targets.tensor, &options.weight}, key, {.same = 0b100}}, rule, {&loss});
+    return detail::batched({op, x.loc, {&x.tensor, &targets.tensor, &options.weight}, key, {.same = 0b100}}, rule, {&loss});
 }
 
 Tensor fused_cross_entropy(const In& logits, const In& targets, const CrossEntropyOptions& options) {
     const Classes c = prepare("cross_entropy", logits, targets, options);
     if (detail::in_batch()) [[unlikely]] {
-        if (Tensor made; loss_in_group(logits, targets, options, made)) return made;
+        const auto each = [&](const Tensor& x, const Tensor& t, const CrossEntropyOptions& o) { return cross_entropy(In(x, logits.loc), t, o); };
+        if (Tensor made; loss_in_group(cross_entropy_op, logits, targets, options, each, made)) return made;
     }
     const CrossEntropyAttrs attrs = attrs_of(c, options);
     const bool keep = recording(logits.loc, {&logits.tensor}) != nullptr;
@@ -674,6 +677,10 @@ Tensor nll_loss(In log_probs, In targets, const CrossEntropyOptions& options) {
         return to(nll_loss(to(log_probs, float32), targets, options), log_probs.tensor.dtype());
     }
     const Classes c = prepare("nll_loss", log_probs, targets, options);
+    if (detail::in_batch()) [[unlikely]] {
+        const auto each = [&](const Tensor& x, const Tensor& t, const CrossEntropyOptions& o) { return nll_loss(In(x, log_probs.loc), t, o); };
+        if (Tensor made; loss_in_group(nll_loss_op, log_probs, targets, options, each, made)) return made;
+    }
     const CrossEntropyAttrs attrs = attrs_of(c, options);
     Loss loss;
     if (on_gpu(c.input)) {

@@ -9,6 +9,7 @@
 #include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/elementwise/mask.h"
@@ -149,6 +150,10 @@ double squared_distance(const Tensor& a, const Tensor& b) {
 
 // Reduces two tensors of one shape and a dtype that the kernels take to a 0-d tensor.
 Tensor fused_mse(const Tensor& a, const Tensor& b, Reduction reduction, const Loc& loc) {
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return reduced_each(square(in[0] - in[1]), reduction); };
+        if (Tensor y = detail::in_group({mse_loss_op, loc, {&a, &b}, detail::batch_key(reduction)}, of_group); y.defined()) return y;
+    }
     const MseAttrs attrs{reduction == Reduction::mean ? 1 / static_cast<double>(a.numel()) : 1};
     const Tensor x = plain(a, loc), y = plain(b, loc);
     detail::begin_op("mse_loss", x.impl(), loc);
@@ -200,6 +205,10 @@ void mse_loss_rule(Backward& b) {
 // --- binary_cross_entropy ----------------------------------------------------------------------------------------------------
 
 Tensor fused_binary_cross_entropy(const Tensor& x, const Tensor& t, const Loc& loc) {
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return fused_binary_cross_entropy(in[0], in[1], loc); };
+        if (Tensor y = detail::in_group({binary_cross_entropy_op, loc, {&x, &t}}, of_group); y.defined()) return y;
+    }
     const Tensor xs = plain(x, loc), ts = plain(t, loc);
     detail::begin_op("binary_cross_entropy", x.impl(), loc);
     Tensor out = detail::make_empty_like(x.impl(), x.dtype(), loc);

@@ -8,6 +8,7 @@
 #include "tapir/ops/loss/loss.h"
 #include "tapir/ops/make/copy.h"
 #include "tapir/ops/reduce/reduce.h"
+#include "tapir/ops/view/view.h"
 
 namespace tapir {
 
@@ -23,6 +24,13 @@ inline void check_reduction(const char* op, Reduction reduction, const Loc& loc)
 inline Tensor reduce_losses(const Tensor& losses, Reduction reduction) {
     if (reduction == Reduction::none) return losses;
     return reduction == Reduction::mean ? mean(losses) : sum(losses);
+}
+
+/// The same for each instance of a group in batch(), whose losses are (count, ...).
+inline Tensor reduced_each(const Tensor& losses, Reduction reduction) {
+    if (reduction == Reduction::none) return losses;
+    const Tensor rows = reshape(losses, {losses.size(0), -1});
+    return reduction == Reduction::mean ? mean(rows, {1}) : sum(rows, {1});
 }
 
 /// Returns x, or x in float32 if an AutocastScope keeps losses from 16 bits.

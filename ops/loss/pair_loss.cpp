@@ -7,6 +7,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/mask.h"
 #include "tapir/ops/loss/loss.h"
@@ -75,6 +76,12 @@ double sum_of_losses(const PairAttrs& attrs, const Tensor& x, const Tensor& t) {
 
 // Takes two tensors of one shape, float32 or float64.
 Tensor fused(const OpInfo& op, PairLoss kind, double beta, const Tensor& a, const Tensor& b, Reduction reduction, const Loc& loc) {
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) {
+            return reduced_each(fused(op, kind, beta, in[0], in[1], Reduction::none, loc), reduction);
+        };
+        if (Tensor y = detail::in_group({op, loc, {&a, &b}, detail::batch_key(beta, reduction)}, of_group); y.defined()) return y;
+    }
     const bool is_mean = reduction == Reduction::mean;
     const PairAttrs attrs{kind, reduction != Reduction::none, beta, is_mean ? 1 / static_cast<double>(a.numel()) : 1};
     const Tensor x = plain(a, loc), t = plain(b, loc);

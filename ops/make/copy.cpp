@@ -12,6 +12,7 @@
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/stream.h"
 #include "tapir/core/values_impl.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
@@ -230,6 +231,10 @@ Tensor channels_last(const Tensor& x, const Loc& loc) {
 
 Tensor clone(In x) {
     detail::check_defined(x, "clone");
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return clone(In(in[0], x.loc)); };
+        if (Tensor y = detail::in_group({clone_op, x.loc, {&x.tensor}}, of_group); y.defined()) return y;
+    }
     Tensor out = detail::make_empty_like(x.tensor.impl(), x.tensor.dtype(), x.loc);
     copy_elements(out, x.tensor);
     record(clone_op, x.loc, {&x.tensor}, out, {});

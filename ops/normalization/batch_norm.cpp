@@ -12,6 +12,7 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/arrange/arrange.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/composed_gradient_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
@@ -360,6 +361,21 @@ Tensor batch_norm(const In& x, const Tensor& running_mean, const Tensor& running
     if (x->numel == 0) {
         const detail::RecordedParts parts(x.loc);
         return empty_norm(x.tensor, weight, bias);
+    }
+    if (detail::in_batch()) [[unlikely]] {
+        if (o.training && running_mean.defined()) {
+            fail<ValueError>(x.loc, "batch_norm: instances of batch() would each add to the running statistics; call eval(), or use group_norm");
+        }
+        const auto of_group = [&](const detail::Batched& in) {
+            Tensor of_all;
+            const Tensor all = detail::folded(in[0]);
+            return detail::unfolded(batch_norm(In(all, x.loc), in[1], in[2], in[3], in[4], o, of_all), in.count());
+        };
+        const detail::BatchCall call(batch_norm_op, x.loc, {&x.tensor, &running_mean, &running_var, &weight, &bias}, detail::batch_key(o.eps),
+                                     {.same = 0b11110});
+        if (!o.training) {
+            if (Tensor y = detail::in_group(call, of_group); y.defined()) return y;
+        }
     }
     if (o.training && detail::is_watched()) [[unlikely]] {
         for (const Tensor* t : {&running_mean, &running_var}) {

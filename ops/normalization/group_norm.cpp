@@ -6,6 +6,7 @@
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/composed_gradient_impl.h"
 #include "tapir/ops/make/make.h"
 #include "tapir/ops/normalization/batch_norm_kernels.h"
@@ -398,6 +399,14 @@ Tensor group_norm(In x, int64_t groups, const Tensor& weight, const Tensor& bias
     check_groups("group_norm", groups, channels, x.loc);
     if (batch == 1 && x->numel == groups) {
         fail<ValueError>(x.loc, "group_norm: a group needs more than one element, got {} groups in shape {}", groups, x.tensor.shape());
+    }
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) {
+            const Tensor all = detail::folded(in[0]);
+            return detail::unfolded(group_norm(In(all, x.loc), groups, in[1], in[2], eps), in.count());
+        };
+        const detail::BatchCall call(group_norm_op, x.loc, {&x.tensor, &weight, &bias}, detail::batch_key(groups, eps), {.same = 0b110});
+        if (Tensor y = detail::in_group(call, of_group); y.defined()) return y;
     }
     // Sums of each channel cost more than they save if a channel has few elements; fewer are enough if it lies side by side with others.
     const int64_t per_channel = x->numel > 0 ? x->numel / (batch * channels) : 0, least = x->is_contiguous() ? 16 : 4;

@@ -3,6 +3,7 @@
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/normalization/normalization_impl.h"
 #include "tapir/ops/normalization/normalization_kernels.h"
 #include "tapir/ops/normalization/rms_norm.h"
@@ -126,6 +127,11 @@ Tensor rms_norm(In x, const Shape& normalized_shape, const Tensor& weight, doubl
     if (std::isnan(eps)) fail<ValueError>(x.loc, "rms_norm: eps is nan");
     if (eps < 0) eps = epsilon;
     const bool one_dtype = !weight.defined() || weight.dtype() == x->dtype;
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return rms_norm(In(in[0], x.loc), normalized_shape, in[1], eps); };
+        const detail::BatchCall call(rms_norm_op, x.loc, {&x.tensor, &weight}, detail::batch_key(dims, eps), {.same = 0b10});
+        if (Tensor y = detail::in_group(call, of_group); y.defined()) return y;
+    }
     if (!on_gpu(x.tensor) && one_dtype && x->numel > 0) return fused(x, weight, normalized_shape, {eps, dims, weight.defined()});
     const detail::RecordedParts parts(x.loc);
     const Tensor wide = to(x, computed_in(x->dtype));

@@ -11,6 +11,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/elementwise/mask.h"
@@ -210,8 +211,30 @@ Tensor run(Run what, const Attrs& attrs, const Tensor& given, Tensor& index, con
     return to.to(dtype, loc);
 }
 
+detail::BatchKey key_of(const Attrs& attrs) {
+    detail::BatchKey key = detail::batch_key(attrs.shape.counts_padding, attrs.shape.divisor);
+    for (int d = 3 - attrs.dims; d < 3; ++d) {
+        const PoolDim& p = attrs.shape.dims[d];
+        for (const int64_t number : {p.out, p.kernel, p.stride, p.before, p.dilation}) key.add(number);
+        key.add(p.is_adaptive);
+    }
+    return key;
+}
+
+// Those of a group in batch(), whose batches are pooled as one.
+Attrs of_all(Attrs attrs, std::int64_t count) {
+    attrs.shape.batch *= count;
+    return attrs;
+}
+
 Tensor run_avg(Run what, const Attrs& attrs, const Tensor& given, const Loc& loc) {
     const OpInfo& op = what == Run::avg ? avg_pool_op : avg_pool_gradient_op;
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) {
+            return detail::unfolded(run_avg(what, of_all(attrs, in.count()), detail::folded(in[0]), loc), in.count());
+        };
+        if (Tensor y = detail::in_group({op, loc, {&given}, key_of(attrs)}, of_group); y.defined()) return y;
+    }
     detail::begin_op(op.name, given.impl(), loc);
     Tensor none;
     const Tensor out = run(what, attrs, given, none, loc);
@@ -338,6 +361,15 @@ Tensor batched(int dims, const In& x, const F& pool) {
 }
 
 ValuesIndices max_of(const Attrs& attrs, const In& x) {
+    if (detail::in_batch()) [[unlikely]] {
+        ValuesIndices made;
+        const auto of_group = [&](const detail::Batched& in) {
+            const Tensor all = detail::folded(in[0]);
+            const ValuesIndices found = max_of(of_all(attrs, in.count()), In(all, x.loc));
+            return ValuesIndices{detail::unfolded(found.values, in.count()), detail::unfolded(found.indices, in.count())};
+        };
+        if (detail::in_group({max_pool_op, x.loc, {&x.tensor}, key_of(attrs)}, of_group, made)) return made;
+    }
     detail::begin_op("max_pool", x.tensor.impl(), x.loc);
     Tensor index;
     const Tensor y = run(Run::max, attrs, x.tensor, index, x.loc);

@@ -6,6 +6,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/arrange/order_impl.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise_kernels.h"
 #include "tapir/ops/index/gather.h"
 #include "tapir/ops/make/copy.h"
@@ -180,6 +181,11 @@ Found find_extreme(const char* op, const In& x, int dim, Over o, bool largest, b
 ValuesIndices extreme_along(const OpInfo& op, const In& x, int dim, bool keepdim, bool largest) {
     detail::check_defined(x, op.name);
     const int d = detail::wrap_dim(dim, x.tensor.dim(), op.name, x.loc);
+    if (detail::in_batch() && x.tensor.dim() > 0) [[unlikely]] {
+        ValuesIndices made;
+        const auto of_group = [&](const detail::Batched& in) { return extreme_along(op, In(in[0], x.loc), d + 1, keepdim, largest); };
+        if (detail::in_group({op, x.loc, {&x.tensor}, detail::batch_key(d, keepdim)}, of_group, made)) return made;
+    }
     Found found = find_extreme(op.name, x, d, over(op.name, dim, x.tensor.dim(), keepdim, x.loc), largest, true);
     {
         const detail::UnrecordedPartsOf parts(x.loc);
@@ -196,6 +202,10 @@ Tensor arg_extreme(const OpInfo& op, const In& x, int dim, bool keepdim, bool la
     detail::check_defined(x, op.name);
     const Over o = over(op.name, dim, x.tensor.dim(), keepdim, x.loc);
     const int d = detail::wrap_dim(dim, x.tensor.dim(), op.name, x.loc);
+    if (detail::in_batch() && x.tensor.dim() > 0) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return arg_extreme(op, In(in[0], x.loc), d + 1, keepdim, largest); };
+        if (Tensor y = detail::in_group({op, x.loc, {&x.tensor}, detail::batch_key(d, keepdim)}, of_group); y.defined()) return y;
+    }
     Tensor out = find_extreme(op.name, x, d, o, largest, false).indices;
     if (detail::thread.observed) record(op, x.loc, {&x.tensor}, out, {}, ArgCall{d, keepdim});
     return out;
@@ -203,6 +213,13 @@ Tensor arg_extreme(const OpInfo& op, const In& x, int dim, bool keepdim, bool la
 
 Tensor arg_extreme_of_all(const OpInfo& op, const In& x, bool largest) {
     detail::check_defined(x, op.name);
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) {
+            const Tensor lines = reshape(in[0], {in.count(), -1});
+            return arg_extreme(op, In(lines, x.loc), 1, false, largest);
+        };
+        if (Tensor y = detail::in_group({op, x.loc, {&x.tensor}, detail::batch_key(-1)}, of_group); y.defined()) return y;
+    }
     Tensor out;
     {
         const detail::UnrecordedPartsOf parts(x.loc);

@@ -391,6 +391,10 @@ TAPIR_OP(any, NonDiff, "Whether an element over the dimensions is not 0.", TAPIR
 Tensor all(In x, const Dims& dims, Flag keepdim) {
     detail::check_defined(x, "all");
     const Over o = over("all", dims, x.tensor.dim(), keepdim, x.loc);
+    if (detail::in_batch()) [[unlikely]] {
+        const auto reduce = [&](const In& block, const Dims& of) { return all(block, of, keepdim); };
+        if (Tensor made; reduced_in_group(all_op, x, o, reduce, made)) return made;
+    }
     Tensor out = reduced(x, o, {Reduction::all, bool_}, bool_, true);
     if (detail::thread.observed) record(all_op, x.loc, {&x.tensor}, out, {}, o);
     return out;
@@ -399,6 +403,10 @@ Tensor all(In x, const Dims& dims, Flag keepdim) {
 Tensor any(In x, const Dims& dims, Flag keepdim) {
     detail::check_defined(x, "any");
     const Over o = over("any", dims, x.tensor.dim(), keepdim, x.loc);
+    if (detail::in_batch()) [[unlikely]] {
+        const auto reduce = [&](const In& block, const Dims& of) { return any(block, of, keepdim); };
+        if (Tensor made; reduced_in_group(any_op, x, o, reduce, made)) return made;
+    }
     Tensor out = reduced(x, o, {Reduction::any, bool_}, bool_, false);
     if (detail::thread.observed) record(any_op, x.loc, {&x.tensor}, out, {}, o);
     return out;
@@ -508,6 +516,10 @@ Tensor reduction::norm_of(const char* op, const In& x, double p, const Dims& dim
     if (std::isnan(p)) fail<ValueError>(x.loc, "{}: p must not be nan", op);
     const Over o = over(op, dims, x.tensor.dim(), keepdim, x.loc);
     if (std::isinf(p) || p < 0) check_not_empty(x, op, o);
+    if (detail::in_batch()) [[unlikely]] {
+        const auto reduce = [&](const In& block, const Dims& of) { return norm_of(op, block, p, of, keepdim); };
+        if (Tensor made; reduced_in_group(norm_op, x, o, reduce, made, p)) return made;
+    }
     Tensor out = reduced(x, o, norm_plan(p), x.tensor.dtype(), 0);
     // In float64 there is room for powers of narrower floats, unless p is large.
     const bool has_room = p == 0 || p == 1 || std::isinf(p) || (x->dtype != float64 && std::abs(p) <= 4);
@@ -588,6 +600,10 @@ TAPIR_OP(std, std_rule, "The standard deviation over dimensions.", TAPIR_SAMPLE_
 Tensor reduction::var_of(const char* op, const In& x, const Dims& dims, int correction, bool keepdim) {
     detail::check_defined(x, op);
     const Over o = over(op, dims, x.tensor.dim(), keepdim, x.loc);
+    if (detail::in_batch()) [[unlikely]] {
+        const auto reduce = [&](const In& block, const Dims& of) { return var_of(op, block, of, correction, keepdim); };
+        if (Tensor made; reduced_in_group(var_op, x, o, reduce, made, correction)) return made;
+    }
     Tensor out = variance(x, op, o, correction, Finish::none);
     if (detail::thread.observed) {
         record(var_op, x.loc, {&x.tensor}, out, {&x.tensor}, VarAttrs{o, correction}, {static_cast<double>(correction)});
@@ -598,6 +614,10 @@ Tensor reduction::var_of(const char* op, const In& x, const Dims& dims, int corr
 Tensor reduction::std_of(const char* op, const In& x, const Dims& dims, int correction, bool keepdim) {
     detail::check_defined(x, op);
     const Over o = over(op, dims, x.tensor.dim(), keepdim, x.loc);
+    if (detail::in_batch()) [[unlikely]] {
+        const auto reduce = [&](const In& block, const Dims& of) { return std_of(op, block, of, correction, keepdim); };
+        if (Tensor made; reduced_in_group(std_op, x, o, reduce, made, correction)) return made;
+    }
     Tensor out = variance(x, op, o, correction, Finish::sqrt);
     if (detail::thread.observed) {
         record(std_op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, VarAttrs{o, correction}, {static_cast<double>(correction)});

@@ -73,9 +73,9 @@ struct Lines {
     std::int64_t count() const noexcept { return outer * inner; }
 };
 
-/// Returns true if a reduction was computed together with its peers in batch(): reduce(block, dims) reduces a block.
-template <class Reduce>
-bool reduced_in_group(const OpInfo& op, const In& x, Over o, const Reduce& reduce, Tensor& out) {
+/// Returns true if a reduction was computed together with its peers in batch(): reduce(block, dims) reduces a block. more: its other arguments.
+template <class Reduce, class... More>
+bool reduced_in_group(const OpInfo& op, const In& x, Over o, const Reduce& reduce, Tensor& out, const More&... more) {
     const int rank = x.tensor.dim();
     if (rank == 0) return false;  // no dimensions would mean all
     const auto rule = [&](const detail::Batched& in, Tensor* made) {
@@ -85,7 +85,7 @@ bool reduced_in_group(const OpInfo& op, const In& x, Over o, const Reduce& reduc
         }
         made[0] = dims.rank() > 0 ? reduce(In(in[0], x.loc), dims) : in[0].clone(x.loc);
     };
-    return detail::batched({op, x.loc, {&x.tensor}, detail::batch_key(o.dims, o.keepdim)}, rule, {&out});
+    return detail::batched({op, x.loc, {&x.tensor}, detail::batch_key(o.dims, o.keepdim, more...)}, rule, {&out});
 }
 
 /// Returns x as contiguous float32, float64 or int64, for kernels that know only these; not recorded.

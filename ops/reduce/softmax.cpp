@@ -270,6 +270,10 @@ Tensor logsumexp(In x, const Dims& dims, Flag keepdim) {
     if (!is_floating(dtype)) return logsumexp(In(to(x, default_dtype()), x.loc), dims, keepdim);
     const Over o = over("logsumexp", dims, x.tensor.dim(), keepdim, x.loc);
     Tensor out;
+    if (detail::in_batch()) [[unlikely]] {
+        const auto reduce = [&](const In& block, const Dims& of) { return logsumexp(block, of, keepdim); };
+        if (reduced_in_group(logsumexp_op, x, o, reduce, out)) return out;
+    }
     {
         const detail::UnrecordedPartsOf parts(x.loc);
         Reduced in;

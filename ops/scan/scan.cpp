@@ -6,6 +6,7 @@
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/arrange/arrange.h"
 #include "tapir/ops/autocast_impl.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/mask.h"
 #include "tapir/ops/elementwise/rounded_once_impl.h"
@@ -93,7 +94,18 @@ Tensor scanned(const Tensor& x, const ScanAttrs& attrs, const Loc& loc) {
     return to(out, dtype);
 }
 
+// Returns true if a scan was computed together with its peers in batch(): scan(block, attrs) scans a block.
+template <class ScanBlock>
+bool scanned_in_group(const OpInfo& op, const In& x, const ScanAttrs& attrs, const ScanBlock& scan, Tensor& out) {
+    if (x.tensor.dim() == 0) return false;
+    const auto rule = [&](const detail::Batched& in, Tensor* made) { made[0] = scan(In(in[0], x.loc), ScanAttrs{attrs.dim + 1, attrs.scan}); };
+    return detail::batched({op, x.loc, {&x.tensor}, detail::batch_key(attrs.dim, attrs.scan.kind, attrs.scan.reverse)}, rule, {&out});
+}
+
 Tensor scan_sum(const In& x, const ScanAttrs& attrs) {
+    if (detail::in_batch()) [[unlikely]] {
+        if (Tensor made; scanned_in_group(cumsum_op, x, attrs, scan_sum, made)) return made;
+    }
     Tensor out = scanned(x.tensor, attrs, x.loc);
     if (detail::thread.observed) record(cumsum_op, x.loc, {&x.tensor}, out, {}, attrs);
     return out;
@@ -162,6 +174,10 @@ ValuesIndices running_extreme(const OpInfo& op, const In& x, Dim dim, bool large
     const int along = detail::wrap_dim(dim, x.tensor.dim(), op.name, x.loc);
     const DType dtype = x->dtype;
     ValuesIndices out;
+    if (detail::in_batch() && x.tensor.dim() > 0) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return running_extreme(op, In(in[0], x.loc), along + 1, largest); };
+        if (detail::in_group({op, x.loc, {&x.tensor}, detail::batch_key(along)}, of_group, out)) return out;
+    }
     {
         detail::begin_op(op.name, x.tensor.impl(), x.loc);
         const detail::UnrecordedPartsOf parts(x.loc);
@@ -251,6 +267,12 @@ void prod_rule(Backward& b) {
 
 Tensor product(const In& x, Over o) {
     const TensorImpl* impl = x.tensor.impl();
+    if (detail::in_batch()) [[unlikely]] {
+        const auto reduce = [&](const In& block, const Dims& of) {  // the rule knows one dimension, or all
+            return of.rank() == 1 ? prod(block, of[0], o.keepdim) : prod(reshape(block, {block.tensor.size(0), -1}), 1);
+        };
+        if (Tensor made; reduced_in_group(prod_op, x, o, reduce, made)) return made;
+    }
     const DType dtype = is_floating(impl->dtype) ? impl->dtype : int64;
     Tensor out = make_result(impl, o, dtype, x.loc);
     if (impl->numel > 0) {
@@ -274,6 +296,10 @@ Tensor cumprod(In x, Dim dim) {
     detail::check_defined(x, "cumprod");
     if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return cumprod(In(wide, x.loc), dim);
     const ScanAttrs attrs{detail::wrap_dim(dim, x.tensor.dim(), "cumprod", x.loc), {Scan::prod}};
+    if (detail::in_batch()) [[unlikely]] {
+        const auto scan = [](const In& block, const ScanAttrs& of) { return cumprod(block, of.dim); };
+        if (Tensor made; scanned_in_group(cumprod_op, x, attrs, scan, made)) return made;
+    }
     Tensor out = scanned(x.tensor, attrs, x.loc);
     if (detail::thread.observed) record(cumprod_op, x.loc, {&x.tensor}, out, {&x.tensor}, attrs);
     return out;
@@ -287,6 +313,10 @@ Tensor logcumsumexp(In x, Dim dim) {
     if (const Tensor wide = detail::autocast_wide(x); wide.defined()) return logcumsumexp(In(wide, x.loc), dim);
     if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "logcumsumexp: needs a floating dtype, got {}; convert with to(float32)", name(x->dtype));
     const ScanAttrs attrs{detail::wrap_dim(dim, x.tensor.dim(), "logcumsumexp", x.loc), {Scan::log_of_exps}};
+    if (detail::in_batch()) [[unlikely]] {
+        const auto scan = [](const In& block, const ScanAttrs& of) { return logcumsumexp(block, of.dim); };
+        if (Tensor made; scanned_in_group(logcumsumexp_op, x, attrs, scan, made)) return made;
+    }
     Tensor out = scanned(x.tensor, attrs, x.loc);
     if (detail::thread.observed) record(logcumsumexp_op, x.loc, {&x.tensor}, out, {&x.tensor, &out}, attrs);
     return out;

@@ -7,6 +7,7 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/arrange/arrange.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/index/gather.h"
@@ -129,8 +130,22 @@ void fold_rule(Backward& b) {
     if (b.needs(0)) b.give(0, run_unfold(b.grad(), b.attrs<Columns>(), b.record().loc));
 }
 
+// The result, if the op was computed together with its peers in batch().
+template <class Run>
+Tensor columns_in_group(const OpInfo& op, const Tensor& x, const Columns& c, const Loc& loc, const Run& run) {
+    detail::BatchKey key;
+    for (int d = 0; d < 2; ++d) {
+        for (const int64_t number : {c.size[d], c.kernel[d], c.dilation[d], c.padding[d], c.stride[d]}) key.add(number);
+    }
+    const auto of_group = [&](const detail::Batched& in) { return detail::unfolded(run(detail::folded(in[0]), c, loc), in.count()); };
+    return detail::in_group({op, loc, {&x}, key}, of_group);
+}
+
 // x (n, channels, height, width) -> (n, channels * window, count)
 Tensor run_unfold(const Tensor& x, const Columns& c, const Loc& loc) {
+    if (detail::in_batch()) [[unlikely]] {
+        if (Tensor y = columns_in_group(unfold_op, x, c, loc, run_unfold); y.defined()) return y;
+    }
     detail::begin_op("unfold", x.impl(), loc);
     Tensor out;
     {
@@ -206,6 +221,9 @@ void fold_on_gpu(const Tensor& columns, const Tensor& out, const Columns& c) {
 
 // columns (n, channels * window, count) -> (n, channels, height, width)
 Tensor run_fold(const Tensor& columns, const Columns& c, const Loc& loc) {
+    if (detail::in_batch()) [[unlikely]] {
+        if (Tensor y = columns_in_group(fold_op, columns, c, loc, run_fold); y.defined()) return y;
+    }
     detail::begin_op("fold", columns.impl(), loc);
     Tensor out;
     {

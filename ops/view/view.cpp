@@ -3,6 +3,7 @@
 #include "tapir/ops/view/view_scatter.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
@@ -202,6 +203,13 @@ void pieces_rule(Backward& b) {
     for (int k = 0; k < b.output_count(); ++k) {
         Shape sizes = b.output_shape(k);
         if (pieces.drop) sizes.insert(pieces.dim, 1);
+        if (const Tensor& g = b.grad(k); pieces.dim == 0 && g.defined() && g.is_contiguous() && g.dtype() == whole.dtype()) [[likely]] {
+            const std::size_t item = itemsize(g.dtype());
+            std::byte* const to = whole.impl()->data + static_cast<std::size_t>(start * whole.strides().raw(0)) * item;
+            std::memcpy(to, g.raw_data(), static_cast<std::size_t>(g.numel()) * item);
+            start += sizes.raw(0);
+            continue;
+        }
         const Tensor part = detail::make_view(whole.impl(), sizes, whole.strides(), start * whole.strides().raw(pieces.dim));
         start += sizes.raw(pieces.dim);
         const Tensor& g = b.grad(k);

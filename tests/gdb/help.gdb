@@ -7,6 +7,7 @@ help tapir break-nonfinite
 help tapir next
 help tapir grads
 help tapir memory
+help tapir fibers
 tapir
 python
 for wrong in ("tapir mem", "tapir memori", "tapir memory x"):

@@ -246,6 +246,7 @@ void bodies();  // bodies.cpp
 void outputs();  // values.cpp
 void optimizers();
 void graphs();
+void fibers();  // fibers.cpp
 
 int main(int argc, char** argv) {
     using namespace tapir;  // as most programs: gdb finds another declaration then of what the script looks for
@@ -273,5 +274,6 @@ int main(int argc, char** argv) {
     if (what == "outputs") outputs();
     if (what == "optimizers") optimizers();
     if (what == "graphs") graphs();
+    if (what == "fibers") fibers();
     return 0;
 }

@@ -440,3 +440,73 @@ TEST_CASE("a graph that is traced has no batches") {
     FAILS(TapeError, "batch: a graph is traced",
           trace([&](const Tensor& x) { return stack(batch(items, [&](int n) { return x * n; })); }, {{"x", ones({2})}}));
 }
+
+TEST_CASE("what needs records of its own is refused in an instance") {
+    if (!detail::has_fibers()) return;
+    const Tensor w = ones({2}).requires_grad_();
+    Tape tape;
+    const std::vector<int> items = {1, 2};
+    const auto in_instances = [&](const auto& body) { batch(items, [&](int i) { body(w * static_cast<double>(i)); }); };
+    FAILS_IN(TapeError, "Tape: ", "not in an instance of batch()", in_instances([&](const Tensor&) { const Tape inner; }));
+    FAILS_IN(TapeError, "backward: ", "not in an instance of batch()", in_instances([&](const Tensor& y) { tape.backward(sum(y)); }));
+    FAILS_IN(TapeError, "trace: ", "not in an instance of batch()",
+             in_instances([&](const Tensor& y) { trace([](const Tensor& x) { return x * 2.0; }, {{"x", y}}); }));
+    FAILS_IN(ValueError, "batch_norm: ", "would each add to the running statistics",
+             in_instances([&](const Tensor& y) { batch_norm(stack({y, y}), zeros({2}), ones({2}), {}, {}, {.training = true}); }));
+    CHECK(w.grad().defined() == false);
+    tape.backward(sum(w * 3.0));
+    CHECK(w.grad().to_vector<float>() == std::vector<float>{3, 3});
+}
+
+TEST_CASE("vmap is a function of rows, and may branch on their values") {
+    const Tensor x = tensor({{1.0, 2.0}, {-3.0, 1.0}, {0.5, 0.5}}), y = tensor({2.0, 3.0, 4.0});
+    const auto scaled = vmap([](const Tensor& row, const Tensor& number) { return row.sum().item() > 0 ? row * number : -row; });
+    check_close(scaled(x, y), tensor({{2.0, 4.0}, {3.0, -1.0}, {2.0, 2.0}}), 1e-6);
+    const auto both = vmap([](const Tensor& row) { return std::vector<Tensor>{row.sum(), row}; });
+    const std::vector<Tensor> results = both(x);
+    REQUIRE(results.size() == 2);
+    check_close(results[0], tensor({3.0, -2.0, 1.0}), 1e-6);
+    check_close(results[1], x, 1e-6);
+
+    const Tensor leaf = x.clone().requires_grad_();
+    Tape tape;
+    const auto squares = vmap([](const Tensor& row) { return square(row).sum(); });
+    tape.backward(sum(squares(leaf)));
+    check_close(leaf.grad(), 2.0 * x, 1e-6);
+
+    const auto same = vmap([](const Tensor& row) { return row; });
+    CHECK_THROWS_AS(same(tensor(1.0)), ShapeError);
+    CHECK_THROWS_AS(scaled(x, tensor({1.0, 2.0})), ShapeError);
+    CHECK_THROWS_AS(same(zeros({0, 2})), ValueError);
+    const auto uneven = vmap([](const Tensor& row) { return row.sum().item() > 0 ? row : row.sum(); });
+    CHECK_THROWS_AS(uneven(x), ShapeError);
+}
+
+TEST_CASE("a batch in one that runs one by one runs one by one, too") {
+    const std::vector<int> items = {1, 2, 3};
+    BatchReport report;
+    const auto sums =
+        batch(items, [&](int i) { return sum(stack(batch(items, [&](int k) { return full({2}, i * k) * 2.0; }, {.report = &report}))).item(); },
+              {.together = false});
+    CHECK(sums == std::vector<double>{24, 48, 72});
+    CHECK(report.ops.empty());
+    batch(items, [](int i) { return full({2}, i) * 2.0; }, {.report = &report});
+    CHECK(report.ops.empty() != detail::has_fibers());
+}
+
+TEST_CASE("many operands are computed together, too") {
+    if (!detail::has_fibers()) return;
+    const std::vector<int> items = {1, 2, 3};
+    for (const int count : {63, 64, 65, 200}) {
+        const auto joined = [&](int i) {
+            std::vector<Tensor> parts;
+            for (int k = 0; k < count; ++k) parts.push_back(full({2}, i + k));
+            return stack(parts);
+        };
+        BatchReport report;
+        const std::vector<Tensor> together = batch(items, joined, {.report = &report});
+        CHECK(report.ops["stack"].together == 3);
+        CHECK(report.unbatched.empty());
+        for (std::size_t i = 0; i < items.size(); ++i) check_close(together[i], joined(items[i]), 0);
+    }
+}
