@@ -37,8 +37,19 @@ struct BatchReport {
     std::map<std::string, std::int64_t> unbatched;
     std::int64_t instances = 0;
 
-    /// A table of both.
+    /// What was computed one after the other: an op, and how many calls each item had in it (several from a batch() inside of its instance).
+    /// Kept if keeps_schedule is set.
+    struct Step {
+        std::string op;
+        std::map<std::int64_t, int> calls;  // by the item's number
+    };
+    bool keeps_schedule = false;
+    std::vector<Step> schedule;
+
+    /// A table of ops, and a list of what ran one by one.
     std::string str() const;
+    /// A drawing of the schedule: a line a step, a column an item.
+    std::string schedule_str() const;
 };
 
 struct BatchOptions {

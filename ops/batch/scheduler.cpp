@@ -429,6 +429,16 @@ class Scheduler {
         BatchReport::Op& op = report_->ops[calls[0]->call.op.name];
         op.groups += are_together;
         (are_together ? op.together : op.alone) += static_cast<std::int64_t>(count);
+        if (report_->keeps_schedule) add_steps(calls, count, are_together);
+    }
+
+    void add_steps(Waiting* const* calls, std::size_t count, bool are_together) {
+        for (std::size_t i = 0; i < count; ++i) {
+            if (i == 0 || !are_together) report_->schedule.push_back({calls[i]->call.op.name, {}});
+            const BatchInstance* instance = calls[i]->instance;
+            while (instance->frame->parent) instance = instance->frame->parent;
+            ++report_->schedule.back().calls[instance->number];
+        }
     }
 
     // Returns false, without effect, if the rule has thrown: then each call finds out for itself.
@@ -709,6 +719,26 @@ std::string BatchReport::str() const {
     }
     if (!unbatched.empty()) text += "one by one:\n";
     for (const auto& [what, calls] : unbatched) text += fmt::format("    {:40} {:>10}\n", what, calls);
+    return text;
+}
+
+std::string BatchReport::schedule_str() const {
+    std::int64_t items = 0;
+    std::size_t width = 4;
+    for (const Step& step : schedule) {
+        items = std::max(items, step.calls.empty() ? 0 : step.calls.rbegin()->first + 1);
+        width = std::max(width, step.op.size());
+    }
+    std::string text = fmt::format("{:>4}  {:{}}  ", "step", "op", width);
+    for (std::int64_t i = 0; i < items; ++i) text += static_cast<char>('0' + i % 10);
+    text += '\n';
+    for (std::size_t s = 0; s < schedule.size(); ++s) {
+        std::string row(static_cast<std::size_t>(items), '.');
+        for (const auto& [item, calls] : schedule[s].calls) {
+            row[static_cast<std::size_t>(item)] = calls == 1 ? '#' : calls < 10 ? static_cast<char>('0' + calls) : '+';
+        }
+        text += fmt::format("{:>4}  {:{}}  {}\n", s, schedule[s].op, width, row);
+    }
     return text;
 }
 

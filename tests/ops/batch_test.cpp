@@ -510,3 +510,23 @@ TEST_CASE("many operands are computed together, too") {
         for (std::size_t i = 0; i < items.size(); ++i) check_close(together[i], joined(items[i]), 0);
     }
 }
+
+TEST_CASE("a schedule is drawn, with a line a step and a column an item") {
+    if (!detail::has_fibers()) return;
+    const std::vector<int> items = {0, 1, 2}, halves = {0, 1};
+    BatchReport report;
+    report.keeps_schedule = true;
+    batch(items,
+          [&](int i) {
+              Tensor x = exp(full({2}, i));
+              if (i != 1) x = tanh(x);
+              batch(halves, [&](int) { return sigmoid(x); });
+          },
+          {.report = &report});
+    CHECK(report.schedule_str() ==
+          "step  op       012\n"
+          "   0  exp      ###\n"
+          "   1  sigmoid  .2.\n"
+          "   2  tanh     #.#\n"
+          "   3  sigmoid  2.2\n");
+}
