@@ -1209,6 +1209,10 @@ def inlined(frame):
 
 
 def lines_between(symtab, begin, end):
+    try:
+        symtab.linetable().has_line(1)
+    except RuntimeError:  # it has none, as where several sources are compiled as one; gdb 13 would crash below
+        return []
     return [(entry.pc, entry.line) for entry in symtab.linetable() if begin <= entry.pc < end and entry.line > 0]
 
 

@@ -436,7 +436,7 @@ class Scheduler {
         for (std::size_t i = 0; i < count; ++i) {
             if (i == 0 || !are_together) report_->schedule.push_back({calls[i]->call.op.name, {}});
             const BatchInstance* instance = calls[i]->instance;
-            while (instance->frame->parent) instance = instance->frame->parent;
+            for (const Frame* frame = instance->frame; frame->parent; frame = frame->outer) instance = frame->parent;
             ++report_->schedule.back().calls[instance->number];
         }
     }
