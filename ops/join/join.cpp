@@ -288,7 +288,10 @@ Tensor join_in_groups(const TensorList& list, const Join& join, bool stacked) {
 static bool joined_in_group(const OpInfo& op, const TensorList& tensors, int dim, bool stacked, Tensor& out) {
     const Tensor* operands[detail::BatchCall::kMostOperands];
     if (tensors.size > std::size(operands)) return false;
-    for (std::size_t i = 0; i < tensors.size; ++i) operands[i] = &tensors[i];
+    for (std::size_t i = 0; i < tensors.size; ++i) {
+        if (tensors[i].dim() != tensors[0].dim()) return false;  // an empty 1-d tensor, which counts for nothing
+        operands[i] = &tensors[i];
+    }
     const int count = static_cast<int>(tensors.size);
     const auto rule = [&](const detail::Batched& in, Tensor* made) {
         const TensorList blocks(&in[0], tensors.size, tensors.loc);

@@ -171,7 +171,7 @@ TEST_CASE("ops without a rule for batches are these, and no rule fails") {
     if (!detail::has_fibers()) return;
     std::set<std::string> names;
     for (const Call& call : test::all_calls()) {
-        // Weights or statistics of each instance; a 1-d tensor that counts for nothing.
+        // Weights or statistics of each instance; an empty 1-d tensor, which counts for nothing.
         if (call.code.find(".weight = tensor") != std::string::npos || call.name == "batch_norm 3" || call.name == "cat 4") continue;
         const Inputs inputs = inputs_for(call, 2, /*with_turned_integers=*/false);
         if (inputs.of[0].empty()) continue;

@@ -480,6 +480,8 @@ TEST_CASE("vmap is a function of rows, and may branch on their values") {
     CHECK_THROWS_AS(same(zeros({0, 2})), ValueError);
     const auto uneven = vmap([](const Tensor& row) { return row.sum().item() > 0 ? row : row.sum(); });
     CHECK_THROWS_AS(uneven(x), ShapeError);
+    const auto several = vmap([](const Tensor& row) { return std::vector<Tensor>(row.sum().item() > 0 ? 1 : 2, row); });
+    CHECK_THROWS_AS(several(x), ShapeError);
 }
 
 TEST_CASE("a batch in one that runs one by one runs one by one, too") {
