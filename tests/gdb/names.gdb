@@ -44,7 +44,7 @@ delete
 tapir break cell
 # Ends of texts, and names of types, are no ops.
 python
-for wrong in ("l", "ul", "Cell", "my-pov", "tapir::Function"):
+for wrong in ("l", "ul", "Model", "my-pov", "tapir::Function"):
     try:
         gdb.execute("tapir break " + wrong)
     except gdb.error as error:
