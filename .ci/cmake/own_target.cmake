@@ -25,7 +25,7 @@ function(tapir_precompile target)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)  # what ccache needs of them
 endfunction()
 
-# Compiles the sources of a folder together, up to eight as one, which takes half the time: most of what a file costs is its headers. So names that
+# Compiles the sources of a folder together, up to eight as one, which takes two thirds of the time: headers cost much of it. So names that
 # are a file's own must be others in the files beside it. Sources with options of their own are compiled alone.
 function(tapir_unity target)
     if(NOT TAPIR_UNITY)

@@ -91,18 +91,17 @@ struct Model : nn::Module {
     Node node_of(const Tensor& state) const { return {state, relu(tell(state))}; }
 
     // Scores of no and yes.
-    Tensor forward(const Graph& graph, bool together) const {
-        const BatchOptions options{.together = together};
+    Tensor forward(const Graph& graph) const {
         std::vector<int> numbers(graph.neighbours.size());
         std::iota(numbers.begin(), numbers.end(), 0);
-        std::vector<Node> nodes = batch(numbers, [&](int n) { return node_of(kind(tensor(std::min(n, 2)))); }, options);
+        std::vector<Node> nodes = batch(numbers, [&](int n) { return node_of(kind(tensor(std::min(n, 2)))); });
         const auto next = [&](int n) {
             Tensor heard = zeros_like(nodes[0].told);
             for (const int neighbour : graph.neighbours[static_cast<std::size_t>(n)]) heard = heard + nodes[static_cast<std::size_t>(neighbour)].told;
             return node_of(change(heard, nodes[static_cast<std::size_t>(n)].state));
         };
         // After so many rounds the news of both ends have met, if there is a path.
-        for (int round = 0; round < (graph.size() + 1) / 2; ++round) nodes = batch(numbers, next, options);
+        for (int round = 0; round < (graph.size() + 1) / 2; ++round) nodes = batch(numbers, next);
         std::vector<Tensor> states;
         for (const Node& node : nodes) states.push_back(node.state);
         return classify(amax(stack(states), 0));
@@ -142,7 +141,7 @@ void run(int argc, char** argv) {
     optim::CosineAnnealingLR schedule(adam, {.T_max = o.steps});
     BatchReport report;
     const BatchOptions options{.together = o.together, .report = o.report ? &report : nullptr};
-    const auto forward = [&](const Graph& graph) { return model.forward(graph, o.together); };
+    const auto forward = [&](const Graph& graph) { return model.forward(graph); };
 
     show::Progress progress(o.steps);
     show::Curve right{"right in training, a running mean", {}, {}};

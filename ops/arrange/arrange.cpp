@@ -8,7 +8,7 @@
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/arrange/arrange.h"
 #include "tapir/ops/arrange/arrange_impl.h"
-#include "tapir/ops/batch/batched_impl.h"
+#include "tapir/ops/batch/rows_impl.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/index/index_impl.h"
 #include "tapir/ops/join/join.h"
@@ -328,10 +328,9 @@ Tensor detail::repeat_of(const char* op, const In& x, const Shape& times) {
     }
     if (detail::in_batch()) [[unlikely]] {
         const auto of_group = [&](const detail::Batched& in) {  // with the dimensions that it adds
-            Shape sizes = in[0].shape(), of_each = times;
-            for (int d = 0; d < extra; ++d) sizes.insert(1, 1);
+            Shape of_each = times;
             of_each.insert(0, 1);
-            return repeat_of(op, In(reshape(in[0], sizes), x.loc), of_each);
+            return repeat_of(op, In(with_rank(in[0], times.rank()), x.loc), of_each);
         };
         detail::BatchKey key;
         for (const int64_t n : times) key.add(n);

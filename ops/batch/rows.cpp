@@ -106,13 +106,17 @@ Tensor stacked_rows(const Tensor* rows, std::int64_t count, const Loc& loc) {
     return together;
 }
 
+Tensor with_rank(const Tensor& block, int rank) {
+    if (block.dim() == rank + 1) return block;
+    Shape shape = block.shape();
+    while (shape.rank() <= rank) shape.insert(1, 1);
+    return reshape(block, shape);
+}
+
 Tensor aligned(const Batched& in, int k, int count) {
     int rank = 0;
     for (int i = 0; i < count; ++i) rank = std::max(rank, in[i].dim() - in.is_block(i));
-    if (!in.is_block(k) || in[k].dim() == rank + 1) return in[k];
-    Shape shape = in[k].shape();
-    while (shape.rank() <= rank) shape.insert(1, 1);
-    return reshape(in[k], shape);
+    return in.is_block(k) ? with_rank(in[k], rank) : in[k];
 }
 
 Tensor folded(const Tensor& block) {

@@ -12,7 +12,6 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/values_impl.h"
-#include "tapir/ops/arrange/combine.h"
 #include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"

@@ -11,7 +11,7 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/autocast_impl.h"
-#include "tapir/ops/batch/batched_impl.h"
+#include "tapir/ops/batch/rows_impl.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/into_impl.h"
 #include "tapir/ops/linear/gemm_impl.h"
@@ -407,13 +407,8 @@ Tensor product_of_group(const char* op, const detail::Batched& in, bool a_is_vec
     const bool is_row = a_is_vector && in.is_block(0) && (in.is_block(1) || in[1].dim() > 2), is_column = b_is_vector && in.is_block(1);
     Tensor a = is_row ? unsqueeze(in[0], 1) : in[0], b = is_column ? unsqueeze(in[1], -1) : in[1];
     const int rank = std::max({2, a.dim() - in.is_block(0), b.dim() - in.is_block(1)});
-    const auto in_full = [rank](const Tensor& block) {
-        Shape shape = block.shape();
-        while (shape.rank() <= rank) shape.insert(1, 1);
-        return reshape(block, shape);
-    };
-    if (in.is_block(0) && (is_row || !a_is_vector)) a = in_full(a);
-    if (in.is_block(1)) b = in_full(b);
+    if (in.is_block(0) && (is_row || !a_is_vector)) a = detail::with_rank(a, rank);
+    if (in.is_block(1)) b = detail::with_rank(b, rank);
     Tensor y = recorded_product(op, In(a, loc), In(b, loc));
     if (is_column) y = squeeze(y, -1);
     return is_row ? squeeze(y, is_column ? -1 : -2) : y;
