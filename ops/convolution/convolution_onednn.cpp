@@ -133,8 +133,9 @@ Primitive make(const Key& key) {
     const memory::desc any_weight(weight_sizes(c), type, memory::format_tag::any);
     memory::dims strides, dilations, before, after;
     for (int64_t d = 3 - c.dims; d < 3; ++d) {
-        strides.push_back(c.stride[d]);
-        dilations.push_back(c.dilation[d] - 1);
+        // A stride between places of which there is one says nothing; oneDNN's kernels fail for some that are large.
+        strides.push_back(c.out[d] == 1 ? 1 : c.stride[d]);
+        dilations.push_back(c.kernel[d] == 1 ? 0 : c.dilation[d] - 1);
         before.push_back(c.before[d]);
         after.push_back((c.out[d] - 1) * c.stride[d] + (c.kernel[d] - 1) * c.dilation[d] + 1 - c.in[d] - c.before[d]);
     }
