@@ -172,29 +172,32 @@ void train_trees(State& state, int hidden, const Pass& pass_over) {
 
 }  // namespace
 
-void tree_lstm_train(State& state, int hidden, bool leaves_together) {
+void tree_lstm_train(State& state, int hidden, How how) {
     train_trees(state, hidden,
                 [&](const TreeLstm& model, tapir::optim::Adagrad& optimizer, const std::vector<Example>& list, double* first, double* pass) {
-                    train(model, optimizer, list, leaves_together, first, pass);
+                    train(model, optimizer, list, how, first, pass);
                 });
 }
 
-void tree_lstm_train_batched(State& state, int hidden) {
+void tree_lstm_train_batched(State& state, int hidden, How how) {
     train_trees(state, hidden,
-                [](const TreeLstm& model, tapir::optim::Adagrad& optimizer, const std::vector<Example>& list, double* first, double* pass) {
-                    train_batched(model, optimizer, list, /*trees_per_step=*/50, first, pass);
+                [&](const TreeLstm& model, tapir::optim::Adagrad& optimizer, const std::vector<Example>& list, double* first, double* pass) {
+                    train_batched(model, optimizer, list, /*trees_per_step=*/50, how, first, pass);
                 });
 }
 
-void tree_lstm_infer(State& state, int hidden) {
+void tree_lstm_infer(State& state, int hidden, bool batched) {
     std::size_t words = 0;
     const std::vector<Example>& list = examples(&words);
     if (list.empty()) return state.SkipWithError("no SST data: set TAPIR_SST_DIR");
     const TreeLstm model(hidden, words);
+    const auto logits = [&](const Example& example) { return model.logits(example, How::node_by_node); };
     for (auto _ : state) {
-        for (const Example& example : list) {
-            benchmark::DoNotOptimize(model.logits(example, /*leaves_together=*/false));
+        if (batched) {
+            benchmark::DoNotOptimize(tapir::batch(list, logits));
+            continue;
         }
+        for (const Example& example : list) benchmark::DoNotOptimize(logits(example));
     }
     state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(list.size()));
 }

@@ -236,7 +236,8 @@ void train(const TreeLstm& model, torch::optim::Adagrad& optimizer, const std::v
 
 }  // namespace
 
-void tree_lstm_train(State& state, int hidden, bool leaves_together) {
+void tree_lstm_train(State& state, int hidden, How how) {
+    if (how == How::branching) return state.SkipWithError("only to compare it with batch()");
     std::size_t words = 0;
     const std::vector<Example>& list = examples(&words);
     if (list.empty()) return state.SkipWithError("no SST data: set TAPIR_SST_DIR");
@@ -247,7 +248,7 @@ void tree_lstm_train(State& state, int hidden, bool leaves_together) {
     double loss_first = 0, loss_epoch = 0;
     for (auto _ : state) {
         double first = 0, pass = 0;
-        train(model, optimizer, list, leaves_together, &first, &pass);
+        train(model, optimizer, list, how == How::leaves_together, &first, &pass);
         if (first_pass) loss_first = first, loss_epoch = pass;
         first_pass = false;
     }
@@ -256,9 +257,10 @@ void tree_lstm_train(State& state, int hidden, bool leaves_together) {
     state.counters["loss_epoch"] = loss_epoch;
 }
 
-void tree_lstm_train_batched(State& state, int) { state.SkipWithError("libtorch has no automatic batching"); }
+void tree_lstm_train_batched(State& state, int, How) { state.SkipWithError("libtorch has no automatic batching"); }
 
-void tree_lstm_infer(State& state, int hidden) {
+void tree_lstm_infer(State& state, int hidden, bool batched) {
+    if (batched) return state.SkipWithError("libtorch has no automatic batching");
     const c10::InferenceMode guard;
     std::size_t words = 0;
     const std::vector<Example>& list = examples(&words);

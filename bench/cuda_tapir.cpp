@@ -338,7 +338,7 @@ Result tree_lstm(Arguments& in) {
                              {.lr = kAdagradRate});
     const auto pass = [&] {
         double loss_first = 0, loss = 0;
-        bench::train(model, optimizer, list, /*leaves_together=*/false, &loss_first, &loss);
+        bench::train(model, optimizer, list, bench::How::node_by_node, &loss_first, &loss);
         return loss;
     };
     const double check = pass();

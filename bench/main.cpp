@@ -57,13 +57,18 @@ void register_rows() {
     row("narrow", "ns", narrow);
 
     for (const int h : {64, 150, 300}) {
-        row("tree_lstm_train/" + std::to_string(h), "trees/s", [h](State& s) { tree_lstm_train(s, h, false); });
+        row("tree_lstm_train/" + std::to_string(h), "trees/s", [h](State& s) { tree_lstm_train(s, h, How::node_by_node); });
     }
     for (const int h : {64, 150, 300}) {
-        row("tree_lstm_train_batched/" + std::to_string(h), "trees/s", [h](State& s) { tree_lstm_train_batched(s, h); });
+        const std::string size = "/" + std::to_string(h);
+        row("tree_lstm_train_batched" + size, "trees/s", [h](State& s) { tree_lstm_train_batched(s, h, How::node_by_node); });
+        row("tree_lstm_train_forked" + size, "trees/s", [h](State& s) { tree_lstm_train_batched(s, h, How::forking); });
     }
-    row("tree_lstm_train_leaves_together/150", "trees/s", [](State& s) { tree_lstm_train(s, 150, true); });
-    row("tree_lstm_infer/150", "trees/s", [](State& s) { tree_lstm_infer(s, 150); });
+    row("tree_lstm_branch/150", "trees/s", [](State& s) { tree_lstm_train(s, 150, How::branching); });
+    row("tree_lstm_branch_batched/150", "trees/s", [](State& s) { tree_lstm_train_batched(s, 150, How::branching); });
+    row("tree_lstm_train_leaves_together/150", "trees/s", [](State& s) { tree_lstm_train(s, 150, How::leaves_together); });
+    row("tree_lstm_infer/150", "trees/s", [](State& s) { tree_lstm_infer(s, 150, /*batched=*/false); });
+    row("tree_lstm_infer_batched/150", "trees/s", [](State& s) { tree_lstm_infer(s, 150, /*batched=*/true); });
 
     for (const std::int64_t n : {1'000, 10'000, 100'000, 1'000'000, 10'000'000}) {
         const std::string size = "/" + std::to_string(n);

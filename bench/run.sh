@@ -75,9 +75,10 @@ library() {
 group=1  # orders the table's rows
 min_time=0.1 rows tiny '^(add_float4|backward_|linear_1x64|view|narrow)' $((3 * rounds))
 for h in 64 150 300; do rows tree-$h "^tree_lstm_train/$h/"; done
-for h in 64 150 300; do rows tree-$h-batched "^tree_lstm_train_batched/$h/"; done
+for h in 64 150 300; do rows tree-$h-batched "^tree_lstm_train_(batched|forked)/$h/"; done
+rows tree-branch '^tree_lstm_branch'
 rows tree-leaves-together '^tree_lstm_train_leaves_together/'
-rows tree-infer '^tree_lstm_infer/'
+rows tree-infer '^tree_lstm_infer'
 if [[ process =~ $only ]]; then
     for side in "${sides[@]}"; do
         process $side

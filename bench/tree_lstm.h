@@ -4,6 +4,7 @@
 #include <tapir/tapir.h>
 
 #include <algorithm>
+#include <array>
 #include <span>
 #include <vector>
 
@@ -37,23 +38,46 @@ struct TreeLstm {
           inner_w(fixed({5 * size, 2 * size}, 4)), inner_b(fixed({5 * size}, 5)), class_w(fixed({5, size}, 6)), class_b(fixed({5}, 7)), h(size) {}
 
     /// Logits of all nodes, (nodes, 5).
-    Tensor logits(const Example& example, bool leaves_together) const {
+    Tensor logits(const Example& example, How how) const {
         const Tensor x = tapir::embedding(example.words, embedding);
-        const auto inner = [this](const State& left, const State& right) { return inner_state(left, right); };
+        const auto inner = [&](const State& left, const State& right) {
+            const State state = inner_state(left, right);
+            return how == How::branching && state.h[0].item() > 0 ? inner_state(state, left) : state;
+        };
         std::vector<State> states;
-        if (leaves_together) {
+        if (how == How::leaves_together) {
             const State all = tapir::tree_lstm_gates(tapir::linear(x, leaf_w, leaf_b), {});
             const std::vector<Tensor> h_of = all.h.unbind(), c_of = all.c.unbind();
             states = states_of<State>(*example.tree, [&](std::size_t k) { return State{h_of[k], c_of[k]}; }, inner);
         } else {
             const std::vector<Tensor> inputs = x.unbind();
             const auto leaf = [&](std::size_t k) { return tapir::tree_lstm_gates(tapir::linear(inputs[k], leaf_w, leaf_b), {}); };
-            states = states_of<State>(*example.tree, leaf, inner);
+            states = how == How::forking ? forked_states(*example.tree, leaf, inner) : states_of<State>(*example.tree, leaf, inner);
         }
         std::vector<Tensor> hidden;
         hidden.reserve(states.size());
         for (const State& state : states) hidden.push_back(state.h);
         return tapir::linear(tapir::stack(hidden), class_w, class_b);
+    }
+
+    // As states_of(), with the children of a node in a batch() of their own.
+    template <class Leaf, class Inner>
+    static std::vector<State> forked_states(const Tree& tree, const Leaf& leaf, const Inner& inner) {
+        std::vector<State> states(tree.size());
+        std::vector<std::size_t> leaf_number(tree.size());
+        std::size_t leaves = 0;
+        for (std::size_t i = 0; i < tree.size(); ++i) leaf_number[i] = tree[i].word >= 0 ? leaves++ : 0;
+        const auto encode = [&](std::size_t i, const auto& self) -> void {
+            if (tree[i].word >= 0) {
+                states[i] = leaf(leaf_number[i]);
+                return;
+            }
+            const std::array<std::size_t, 2> children = {static_cast<std::size_t>(tree[i].left), static_cast<std::size_t>(tree[i].right)};
+            tapir::batch(children, [&](std::size_t child) { self(child, self); });
+            states[i] = inner(states[children[0]], states[children[1]]);
+        };
+        encode(tree.size() - 1, encode);
+        return states;
     }
 
     // Gates in the order i, f_l, f_r, o, u; of a leaf i, o, u.
@@ -68,13 +92,13 @@ struct TreeLstm {
 
 /// One pass, with the trees of a step computed together.
 inline void train_batched(const TreeLstm& model, tapir::optim::Adagrad& optimizer, const std::vector<Example>& list, std::size_t trees_per_step,
-                          double* loss_first, double* loss_pass) {
+                          How how, double* loss_first, double* loss_pass) {
     *loss_pass = 0;
     for (std::size_t i = 0; i < list.size(); i += trees_per_step) {
         const std::span<const Example> examples(list.data() + i, std::min(trees_per_step, list.size() - i));
         Tape tape;
         const std::vector<Tensor> losses = tapir::batch(examples, [&](const Example& example) {
-            return tapir::cross_entropy(model.logits(example, /*leaves_together=*/false), example.labels, {.reduction = tapir::Reduction::sum});
+            return tapir::cross_entropy(model.logits(example, how), example.labels, {.reduction = tapir::Reduction::sum});
         });
         tape.backward(tapir::sum(tapir::stack(losses)));
         for (std::size_t k = 0; k < losses.size(); ++k) {
@@ -87,14 +111,14 @@ inline void train_batched(const TreeLstm& model, tapir::optim::Adagrad& optimize
 }
 
 /// One pass. The losses are read after each step, so that a device need not be waited for after each tree.
-inline void train(const TreeLstm& model, tapir::optim::Adagrad& optimizer, const std::vector<Example>& list, bool leaves_together, double* loss_first,
+inline void train(const TreeLstm& model, tapir::optim::Adagrad& optimizer, const std::vector<Example>& list, How how, double* loss_first,
                   double* loss_pass) {
     std::vector<Tensor> losses;
     *loss_pass = 0;
     for (std::size_t i = 0; i < list.size(); ++i) {
         const Example& example = list[i];
         Tape tape;
-        losses.push_back(tapir::cross_entropy(model.logits(example, leaves_together), example.labels, {.reduction = tapir::Reduction::sum}));
+        losses.push_back(tapir::cross_entropy(model.logits(example, how), example.labels, {.reduction = tapir::Reduction::sum}));
         tape.backward(losses.back());
         if ((i + 1) % kTreesPerStep != 0 && i + 1 != list.size()) continue;
         for (const Tensor& loss : losses) *loss_pass += loss.item<double>();

@@ -70,12 +70,11 @@ void time_training(State& state, bool has_losses, const Step& train_step) {
 
 /// An item is a tree: the first kTrees of SST's train.txt, one at a time, a step each kTreesPerStep. Counters
 /// loss_first (the summed loss of the first kTreesPerStep trees, before any step) and loss_epoch (of the first pass)
-/// come from fixed weights: both programs must print the same to 1e-4. leaves_together: the leaves of a tree as one
-/// product instead of one each.
-void tree_lstm_train(State& state, int hidden, bool leaves_together);
-/// Logits of every node, without a loss.
+/// come from fixed weights: both programs must print the same to 1e-4.
+void tree_lstm_train(State& state, int hidden, How how);
 /// Trains with the 50 trees of a step computed together by batch(); libtorch has no such thing.
-void tree_lstm_train_batched(State& state, int hidden);
-void tree_lstm_infer(State& state, int hidden);
+void tree_lstm_train_batched(State& state, int hidden, How how);
+/// Logits of every node, without a loss; batched: of all trees by one batch().
+void tree_lstm_infer(State& state, int hidden, bool batched);
 
 }  // namespace bench
