@@ -37,6 +37,7 @@ Options parse_options(int argc, char** argv) {
     app.add_option("--embedding", o.embedding, "width of the word vectors [as hidden]")->check(above_zero);
     app.add_option("--batch", o.batch, "trees a step")->check(above_zero)->capture_default_str();
     app.add_flag("--together,!--no-batch", o.together, "compute all trees of a step at the same time, or not [from hidden 150 on]");
+    app.add_flag("--report", o.report, "say what was computed together in training");
     app.add_option("--optimizer", o.optimizer, "sgd, adagrad, adam or adamw")->check(CLI::IsMember({"sgd", "adagrad", "adam", "adamw"}));
     app.add_option("--lr", o.lr, "learning rate")->check(above_zero);
     app.add_option("--lr-decay", o.lr_decay, "linear (to 0 over all epochs) or none")->check(CLI::IsMember({"linear", "none"}));

@@ -20,6 +20,7 @@ struct Options {
     int embedding = 0;  ///< 0: as hidden
     int batch = 25;
     std::optional<bool> together;  ///< the trees of a step are computed at the same time, by batch()
+    bool report = false;           ///< say at the end what batch() computed together
     std::string optimizer;         ///< empty: the data set's default
     double lr = 0;
     std::string lr_decay;  ///< "linear" to 0 over all epochs, or "none"; empty: the data set's default

@@ -86,7 +86,7 @@ double accuracy(Model& model, const std::vector<Tree>& trees) {
 
 // One pass over the training trees in a random order: a tape and a step for every batch.
 void train_epoch(Model& model, optim::Optimizer& optimizer, const Dataset& data, const Options& o, int epoch, Progress& progress,
-                 show::TrainingLog& log) {
+                 show::TrainingLog& log, BatchReport* report) {
     std::vector<std::size_t> order(data.train.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::shuffle(order.begin(), order.end(), std::mt19937_64(o.seed * 1000 + static_cast<std::uint64_t>(epoch)));
@@ -103,7 +103,7 @@ void train_epoch(Model& model, optim::Optimizer& optimizer, const Dataset& data,
                                                      count.add(scores, tree);
                                                      return loss_of(scores, tree);
                                                  },
-                                                 {.together = *o.together});
+                                                 {.together = *o.together, .report = report});
         const Tensor loss = sum(stack(losses));
         tape.backward(loss / static_cast<double>(end - start));
         if (log) {
@@ -136,10 +136,11 @@ void run(const Options& o) {
     if (log) log_graph(*log, model, data);
 
     Results results;
+    BatchReport report;
     Progress progress(o.epochs, static_cast<std::int64_t>(data.train.size()));
     while (++epoch <= o.epochs) {
         progress.start_epoch(epoch);
-        train_epoch(model, *optimizer, data, o, epoch, progress, log);
+        train_epoch(model, *optimizer, data, o, epoch, progress, log, o.report ? &report : nullptr);
         const double dev = accuracy(model, data.dev);
         progress.finish_epoch(fmt::format("dev {:.1f}%", 100 * dev));
         if (log) log_epoch(*log, model, data, dev, steps_before(data, o, epoch + 1) - 1);
@@ -152,6 +153,7 @@ void run(const Options& o) {
     }
     if (log) log_words(*log, model, data);
     print_results(model, data, o, results);
+    if (o.report) fmt::print("{}", report.str());
 }
 
 }  // namespace
