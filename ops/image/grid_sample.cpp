@@ -11,6 +11,7 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/autocast_impl.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/composed_gradient_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/mask.h"
@@ -387,6 +388,14 @@ Tensor grid_sample(In x, In grid, const GridSampleOptions& options) {
         return grid_sample(In(detail::widened(x), x.loc), In(detail::widened(grid), x.loc), options);
     }
     const GridSampleShape s = checked("grid_sample", x, grid, options);
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) {
+            const Tensor images = detail::folded(in[0]), grids = detail::folded(in[1]);
+            return detail::unfolded(grid_sample(In(images, x.loc), In(grids, grid.loc), options), in.count());
+        };
+        const detail::BatchKey key = detail::batch_key(s.nearest, s.padding, s.align_corners);
+        if (Tensor y = detail::in_group({grid_sample_op, x.loc, {&x.tensor, &grid.tensor}, key}, of_group); y.defined()) return y;
+    }
     Tensor out;
     {
         const detail::UnrecordedPartsOf parts(x.loc);

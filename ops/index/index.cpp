@@ -11,12 +11,14 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/values_impl.h"
+#include "tapir/ops/batch/rows_impl.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/elementwise/mask.h"
 #include "tapir/ops/index/index_impl.h"
 #include "tapir/ops/index/index_traced_impl.h"
 #include "tapir/ops/join/join.h"
 #include "tapir/ops/make/copy.h"
+#include "tapir/ops/make/make.h"
 #include "tapir/ops/view/view.h"
 #include "tapir/ops/view/view_impl.h"
 
@@ -265,11 +267,61 @@ Tensor read(const Tensor& x, const Plan& plan, const Loc& loc) {
     return out;
 }
 
+Tensor index_with(const Tensor& x, const Index* indices, std::size_t count, const Loc& loc);
+
+// Returns x[indices], computed together with peers in batch(), or undefined. plan: that of this call alone. A mask picks a number of elements that is
+// another in each item.
+Tensor index_in_group(const Tensor& x, const Index* indices, std::size_t count, const Plan& plan, const Loc& loc) {
+    std::vector<const Tensor*> operands = {&x};
+    detail::BatchKey key = detail::batch_key(plan.region.at);
+    for (std::size_t i = 0; i < count; ++i) {
+        const Index& index = indices[i];
+        key.add(index.kind);
+        for (const int64_t number : {index.slice.start, index.slice.stop, index.slice.step}) key.add(number);
+        if (index.kind != Index::Kind::tensor) continue;
+        if (index.tensor.dtype() == bool_) return {};
+        operands.push_back(&index.tensor);
+    }
+    const int rank = plan.positions.dim(), at = plan.region.at;
+    const auto of_group = [&](const detail::Batched& in) {
+        std::vector<Index> of_block(indices, indices + count);
+        int k = 1;
+        for (Index& index : of_block) {
+            if (index.kind != Index::Kind::tensor) continue;
+            index.tensor = in.is_block(k) ? detail::with_rank(in[k], rank) : in[k];
+            ++k;
+        }
+        if (in.is_block(0)) {  // item i reads from x[i]
+            Shape shape = {in.count()};
+            while (shape.rank() <= rank) shape.push_back(1);
+            of_block.insert(of_block.begin(), Index(reshape(arange(in.count(), {int64, x.device()}), shape), loc));
+        }
+        const Tensor y = index_with(in[0], of_block.data(), of_block.size(), loc);
+        // Its dimensions of the index tensors, (items, ...), lie together. The first becomes y's first, the others go to their place in one item.
+        const int from = make_plan(in[0], of_block.data(), of_block.size(), /*to_read=*/false, loc).region.at;
+        Dims order = {from};
+        std::vector<int> others;
+        for (int d = 0; d < y.dim(); ++d) {
+            if (d < from || d > from + rank) others.push_back(d);
+        }
+        for (int d = 0; d < at; ++d) order.push_back(others[static_cast<std::size_t>(d)]);
+        for (int d = 0; d < rank; ++d) order.push_back(from + 1 + d);
+        for (std::size_t d = static_cast<std::size_t>(at); d < others.size(); ++d) order.push_back(others[d]);
+        return permute(In(y, loc), order);
+    };
+    const auto every = ~std::uint64_t{0};
+    const detail::BatchCall call(index_op, loc, operands.data(), static_cast<int>(operands.size()), key, {.shared = every});
+    return detail::in_group(call, of_group);
+}
+
 Tensor index_with(const Tensor& x, const Index* indices, std::size_t count, const Loc& loc) {
     detail::check_defined(In(x, loc), "index");
     const Plan plan = make_plan(x, indices, count, /*to_read=*/true, loc);
     if (is_traced()) return traced_index(x, indices, count, loc);
     const bool is_view = !plan.positions.defined();
+    if (!is_view && detail::in_batch()) [[unlikely]] {
+        if (Tensor y = index_in_group(x, indices, count, plan, loc); y.defined()) return y;
+    }
     Tensor out = is_view ? detail::at_line(loc, [&] { return view_of(x, plan.region); }) : read(x, plan, loc);
     if (!detail::thread.observed) return out;
     const Plan saved = contiguous_plan(plan, x, indices, count, loc);

@@ -270,8 +270,16 @@ QRResult qr(In a, const char* mode) {
         fail<ValueError>(a.loc, "linalg::qr: mode is \"reduced\", \"complete\" or \"r\", not \"{}\"", word);
     }
     const QRMode attrs = word == "reduced" ? QRMode::reduced : word == "complete" ? QRMode::complete : QRMode::r;
-    begin(linalg_qr_op, a);
     QRResult result;
+    if (detail::in_batch()) [[unlikely]] {
+        const auto rule = [&](const detail::Batched& in, Tensor* made) {
+            QRResult of_group = qr(In(in[0], a.loc), mode);
+            made[0] = std::move(of_group.q);
+            made[1] = std::move(of_group.r);
+        };
+        if (detail::batched({linalg_qr_op, a.loc, {&a.tensor}, detail::batch_key(attrs)}, rule, {&result.q, &result.r})) return result;
+    }
+    begin(linalg_qr_op, a);
     {
         const detail::UnrecordedPartsOf parts(a.loc);
         const int64_t n = a.tensor.size(-2), m = a.tensor.size(-1), k = attrs == QRMode::complete ? n : std::min(n, m);
@@ -301,8 +309,17 @@ EighResult eigh_of(const In& a, const char* uplo, bool vectors) {
         const Tensor turned = mt(a.tensor);
         return eigh_of(In(turned, a.loc), "L", vectors);
     }
-    begin(vectors ? linalg_eigh_op : linalg_eigvalsh_op, a);
+    const OpInfo& op = vectors ? linalg_eigh_op : linalg_eigvalsh_op;
     EighResult result;
+    if (detail::in_batch()) [[unlikely]] {
+        const auto rule = [&](const detail::Batched& in, Tensor* made) {
+            EighResult of_group = eigh_of(In(in[0], a.loc), "L", vectors);
+            made[0] = std::move(of_group.eigenvalues);
+            made[1] = std::move(of_group.eigenvectors);
+        };
+        if (detail::batched({op, a.loc, {&a.tensor}}, rule, {&result.eigenvalues, &result.eigenvectors})) return result;
+    }
+    begin(op, a);
     {
         const detail::UnrecordedPartsOf parts(a.loc);
         const Tensor columns = columns_of(a.tensor);
@@ -333,8 +350,18 @@ SingularValues of_no_values(const In& a, char job) {
 }
 
 SVDResult svd_of(const In& a, char job) {
-    begin(job == 'N' ? linalg_svdvals_op : linalg_svd_op, a);
+    const OpInfo& op = job == 'N' ? linalg_svdvals_op : linalg_svd_op;
     SVDResult result;
+    if (detail::in_batch()) [[unlikely]] {
+        const auto rule = [&](const detail::Batched& in, Tensor* made) {
+            SVDResult of_group = svd_of(In(in[0], a.loc), job);
+            made[0] = std::move(of_group.u);
+            made[1] = std::move(of_group.s);
+            made[2] = std::move(of_group.vh);
+        };
+        if (detail::batched({op, a.loc, {&a.tensor}, detail::batch_key(job)}, rule, {&result.u, &result.s, &result.vh})) return result;
+    }
+    begin(op, a);
     {
         const detail::UnrecordedPartsOf parts(a.loc);
         SingularValues made;
@@ -413,6 +440,10 @@ Tensor lstsq(In a, In b) {
 Tensor pinv(In a, double rtol) {
     const detail::ComposedOp composed("linalg::pinv");
     check_matrices("linalg::pinv", a, false);
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return pinv(In(in[0], a.loc), rtol); };
+        if (Tensor y = detail::in_group({linalg_pinv_op, a.loc, {&a.tensor}, detail::batch_key(rtol)}, of_group); y.defined()) return y;
+    }
     begin(linalg_pinv_op, a);
     Tensor p;
     {
@@ -429,6 +460,10 @@ Tensor pinv(In a, double rtol) {
 Tensor matrix_rank(In a, double rtol) {
     const detail::ComposedOp composed("linalg::matrix_rank");
     check_matrices("linalg::matrix_rank", a, false);
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return matrix_rank(In(in[0], a.loc), rtol); };
+        if (Tensor y = detail::in_group({linalg_matrix_rank_op, a.loc, {&a.tensor}, detail::batch_key(rtol)}, of_group); y.defined()) return y;
+    }
     begin(linalg_matrix_rank_op, a);
     const CallerScope caller(a.loc);
     return unrecorded_op(

@@ -11,6 +11,7 @@
 #include "tapir/ops/arrange/arrange.h"
 #include "tapir/ops/arrange/combine.h"
 #include "tapir/ops/batch/batched_impl.h"
+#include "tapir/ops/batch/rows_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/elementwise/mask.h"
@@ -74,8 +75,11 @@ void broadcast_batches(const char* op, Tensor& a, Tensor& b, const Loc& loc) {
 // --- Systems of equations ------------------------------------------------------------------------------------------------------
 
 Tensor solve_matrices(const In& a, const In& b) {
-    if (detail::in_batch() && a.tensor.dim() == b.tensor.dim()) [[unlikely]] {
-        const auto of_group = [&](const detail::Batched& in) { return solve_matrices(In(in[0], a.loc), In(in[1], b.loc)); };
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) {
+            const Tensor left = detail::aligned(in, 0, 2), right = detail::aligned(in, 1, 2);
+            return solve_matrices(In(left, a.loc), In(right, b.loc));
+        };
         if (Tensor y = detail::in_group({linalg_solve_op, a.loc, {&a.tensor, &b.tensor}}, of_group); y.defined()) return y;
     }
     begin(linalg_solve_op, a);
@@ -107,6 +111,14 @@ struct TriangularAttrs {
 };
 
 Tensor solve_triangles(const In& a, const In& b, const TriangularAttrs& attrs) {
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) {
+            const Tensor left = detail::aligned(in, 0, 2), right = detail::aligned(in, 1, 2);
+            return solve_triangles(In(left, a.loc), In(right, b.loc), attrs);
+        };
+        const detail::BatchKey key = detail::batch_key(attrs.upper, attrs.unit);
+        if (Tensor y = detail::in_group({linalg_solve_triangular_op, a.loc, {&a.tensor, &b.tensor}, key}, of_group); y.defined()) return y;
+    }
     begin(linalg_solve_triangular_op, a);
     Tensor x;
     {
@@ -229,8 +241,16 @@ Tensor det(In a) {
 
 SlogdetResult slogdet(In a) {
     check_matrices("linalg::slogdet", a, true);
-    begin(linalg_slogdet_op, a);
     SlogdetResult result;
+    if (detail::in_batch()) [[unlikely]] {
+        const auto rule = [&](const detail::Batched& in, Tensor* made) {
+            SlogdetResult of_group = slogdet(In(in[0], a.loc));
+            made[0] = std::move(of_group.sign);
+            made[1] = std::move(of_group.logabsdet);
+        };
+        if (detail::batched({linalg_slogdet_op, a.loc, {&a.tensor}}, rule, {&result.sign, &result.logabsdet})) return result;
+    }
+    begin(linalg_slogdet_op, a);
     {
         const detail::UnrecordedPartsOf parts(a.loc);
         const Determinants all = determinants(columns_of(a.tensor));

@@ -5,6 +5,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/into_impl.h"
 #include "tapir/ops/make/copy.h"
@@ -32,10 +33,15 @@ TAPIR_OP(diagonal_scatter, diagonal_scatter_rule, "A tensor with another in plac
 
 namespace {
 
-// take(x) returns the part.
-template <class Call, class Take>
-Tensor put_part(const OpInfo& op, const In& x, const In& src, const Call& call, const Take& take) {
+// take(x) returns the part; key: what calls that batch() computes together have in common, of_group(x, src): their result.
+template <class Call, class Take, class OfGroup>
+Tensor put_part(const OpInfo& op, const In& x, const In& src, const Call& call, const Take& take, const detail::BatchKey& key,
+                const OfGroup& of_group) {
     detail::check_same_device(op.name, x.tensor, src.tensor, x.loc);
+    if (detail::in_batch()) [[unlikely]] {
+        const auto rule = [&](const detail::Batched& in) { return of_group(In(in[0], x.loc), In(in[1], src.loc)); };
+        if (Tensor y = detail::in_group({op, x.loc, {&x.tensor, &src.tensor}, key}, rule); y.defined()) return y;
+    }
     Tensor out;
     {
         const detail::UnrecordedPartsOf parts(x.loc);
@@ -102,13 +108,19 @@ Tensor select_scatter(In x, In src, Dim dim, std::int64_t index) {
     check_both("select_scatter", x, src);
     const int d = detail::wrap_dim(dim, x.tensor.dim(), "select_scatter", x.loc);
     const std::int64_t place = index < 0 && x->rank > 0 ? index + x->sizes[d] : index;
-    return put_part(select_scatter_op, x, src, SelectCall{d, place}, [&](const In& of) { return select(of, dim, index); });
+    return put_part(
+        select_scatter_op, x, src, SelectCall{d, place}, [&](const In& of) { return select(of, dim, index); }, detail::batch_key(d, place),
+        [&](const In& xs, const In& srcs) { return select_scatter(xs, srcs, d + 1, place); });
 }
 
 Tensor slice_scatter(In x, In src, Dim dim, Slice range) {
     const detail::ComposedOp composed("slice_scatter");
     check_both("slice_scatter", x, src);
-    return put_part(slice_scatter_op, x, src, slice_call(x, dim, range), [&](const In& of) { return slice(of, dim, range); });
+    const SliceCall call = slice_call(x, dim, range);
+    return put_part(
+        slice_scatter_op, x, src, call, [&](const In& of) { return slice(of, dim, range); },
+        detail::batch_key(call.dim, call.start, call.end, call.step),
+        [&](const In& xs, const In& srcs) { return slice_scatter(xs, srcs, call.dim + 1, Slice(call.start, call.end, call.step)); });
 }
 
 Tensor diagonal_scatter(In x, In src, std::int64_t offset, Dim dim1, Dim dim2) {
@@ -117,7 +129,9 @@ Tensor diagonal_scatter(In x, In src, std::int64_t offset, Dim dim1, Dim dim2) {
     const int rank = x.tensor.dim();
     const int a = detail::wrap_dim(dim1, rank, "diagonal_scatter", x.loc);
     const int b = detail::wrap_dim(dim2, rank, "diagonal_scatter", x.loc);
-    return put_part(diagonal_scatter_op, x, src, DiagonalCall{offset, a, b}, [&](const In& of) { return diagonal(of, offset, dim1, dim2); });
+    return put_part(
+        diagonal_scatter_op, x, src, DiagonalCall{offset, a, b}, [&](const In& of) { return diagonal(of, offset, dim1, dim2); },
+        detail::batch_key(offset, a, b), [&](const In& xs, const In& srcs) { return diagonal_scatter(xs, srcs, offset, a + 1, b + 1); });
 }
 
 namespace {
