@@ -25,9 +25,18 @@
 // elements cannot be traced this way: give it `static Tensor symbolic(const std::vector<Tensor>& x)`, which computes the same with ops.
 // The graph then holds these ops, and their gradient.
 //
+// In batch() a function runs for each item by itself, unless it names one that runs for a group of items:
+//
+//     using Batched = Clip;                                    // itself: its code fits blocks, too
+//     static constexpr std::uint64_t shared_in_batch = 0b10;   // optional, bit i: input i
+//
+// That one gets each input as a block with a dimension for the items in front, (items, ...), and returns blocks. An input that may be shared is passed
+// as it is where it is one tensor in all items; its gradient may have the items' dimension in front, and is summed over it.
+//
 // Tapes, profiles and errors call the function by its type, "Clip", or by its `static constexpr const char* name`.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -77,6 +86,11 @@ struct CustomFunction {
     static void rule(class Backward& b);
     /// True if the ops that run now become part of a graph.
     static bool is_traced() noexcept;
+    /// Waits, in an item of batch(), for the same function of other items, and calls of_group(blocks) for all. Returns the outputs of this item; none
+    /// where it is to run alone. `shared`: a bit for each input that may be shared.
+    using OfGroup = std::vector<Tensor> (*)(const std::vector<Tensor>& blocks, const Loc& loc);
+    static std::vector<Tensor> apply_in_group(const OpInfo& op, OfGroup of_group, std::uint64_t shared, const std::vector<Tensor>& inputs,
+                                              const Loc& loc);
 };
 
 template <class Self>
@@ -109,6 +123,19 @@ struct Function {
         if constexpr (requires { Self::symbolic(inputs); }) {
             if (CustomFunction::is_traced()) return as_list(Self::symbolic(inputs));
         }
+        if constexpr (requires { typename Self::Batched; }) {
+            constexpr std::uint64_t shared = [] {
+                if constexpr (requires { Self::shared_in_batch; }) return std::uint64_t{Self::shared_in_batch};
+                return std::uint64_t{0};
+            }();
+            const auto of_group = [](const std::vector<Tensor>& blocks, const Loc& line) { return Self::Batched::apply_of_group(blocks, line); };
+            std::vector<Tensor> outputs = CustomFunction::apply_in_group(row(), of_group, shared, inputs, loc);
+            if (!outputs.empty()) return outputs;
+        }
+        return apply_of_group(inputs, loc);
+    }
+    /// Internal: apply_many() without waiting for others.
+    static std::vector<Tensor> apply_of_group(const std::vector<Tensor>& inputs, const Loc& loc) {
         constexpr std::size_t kForward = count_of<true>(), kBackward = count_of<false>();
         if constexpr (kForward != 0) CustomFunction::check_count(row(), "forward", kForward, inputs.size(), loc);
         return CustomFunction::apply(
