@@ -422,8 +422,12 @@ void BackwardRun::check_reached() {
 void BackwardRun::walk() {
     check_reached();
     new_leaves_.stay = true;
-    if (walk_.watched) [[unlikely]]
-        WatcherList::each([&](OpWatcher& watcher) { watcher.begin_walk(walk_); });
+    if (walk_.watched) [[unlikely]] {
+        WatcherList::each([&](OpWatcher& watcher) {
+            walk_.by_rows |= watcher.wants_rows();
+            watcher.begin_walk(walk_);
+        });
+    }
     if (walk_.releasing) {
         walk_.log.last_backward = loc_;
         walk_.log.last_walk = what_;

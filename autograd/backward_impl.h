@@ -55,6 +55,7 @@ struct Walk {
     bool recording = false;               // the rules are recorded too
     bool watched = false;                 // watchers are told of the rules and of the gradients that these give
     bool may_be_watched = false;          // also from some rule on, if gdb asks for it
+    bool by_rows = false;                 // watched, and rules of groups in batch() are to give what tells rows apart
     bool releasing = false;               // saved tensors are dropped as they are used up
     std::size_t extent = 0;               // values below it have a place in the tables
     std::vector<GradientSlot> slots{};    // by value
@@ -65,6 +66,10 @@ struct Walk {
     BackwardStreams* streams = nullptr;  // null: nothing to follow
 
     bool is_wanted(std::uint32_t value) const noexcept { return wanted[value >> 3] >> (value & 7) & 1; }
+    /// True if nobody looks at the gradient of this value, so that it may go straight to what the value is a part of.
+    bool is_unseen(std::uint32_t value) const noexcept {
+        return !recording && !watched && !(kept[value >> 3] >> (value & 7) & 1) && !(log.records[value]->flags & Record::kHooked);
+    }
     /// Adds g to a value's gradient, summed over broadcast dimensions and converted as needed.
     void add(std::uint32_t value, Tensor g);
     /// Adds g^T x: collects it, or computes it at once.
@@ -123,6 +128,13 @@ class Backward {
     RecordObject* object() const noexcept { return *static_cast<RecordObject* const*>(record_.attrs()); }
     const Record& record() const noexcept { return record_; }
     Walk& walk() const noexcept { return walk_; }
+    /// If the record is of a group in batch() and the walk tells rows apart, the number of rows; else 0. A contribution to a value that rows share
+    /// is told apart if its first dimension is that of the rows, with or without others of theirs, and it is not summed over them.
+    std::int64_t rows_to_tell_apart() const noexcept {
+        if (!walk_.by_rows) return 0;
+        const Log::ItemSpan* const span = walk_.log.span_of(index_);
+        return span && span->count > 1 ? span->count : 0;
+    }
     /// True if the rule itself is being recorded: it must not write in place then.
     bool recording() const noexcept { return walk_.recording; }
 
@@ -172,6 +184,7 @@ Tensor product(const Tensor& g, const Tensor& x);  // g^T x
 Tensor rows_to_dense(const Tensor& indices, const Tensor& g, const Shape& shape);
 Tensor concatenate(const std::vector<Tensor>& parts, int dim = 0);
 Tensor sum_of(const std::vector<Tensor>& terms);                          // all of the same shape
+Tensor stacked(const std::vector<Tensor>& parts);                         // along a new dimension 0
 Tensor dense_copy(const Tensor& g);                                       // contiguous, owning its storage
 void add_into(const Tensor& into, const Tensor& g);                       // same shape and dtype
 void product_into(const Tensor& into, const Tensor& g, const Tensor& x);  // into += g^T x

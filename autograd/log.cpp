@@ -94,6 +94,7 @@ Record* new_record(Log& log, const OpInfo& op, const Loc& loc, const TensorImpl*
     record->dtype = value->dtype;
     record->rank = value->rank;
     record->device = value->device;
+    record->output_index = 0;
     record->inputs_ = reinterpret_cast<std::uint32_t*>(memory + size.input_offset);
     for (int d = 0; d < value->rank; ++d) record->sizes()[d] = value->sizes[d];
     return record;
@@ -159,6 +160,7 @@ static void append_extras(Log& log, const RecordArgs& args, std::uint32_t index,
         for (int k = 1; k < args.output_count; ++k) {
             Record* extra = new_record(log, leaf_op, loc, args.outputs[k], 0, 0, 0);
             extra->flags = Record::kExtra;
+            extra->output_index = static_cast<std::uint8_t>(k);
             log.records.push_back(extra);
         }
     } catch (const std::exception&) {
@@ -212,6 +214,32 @@ void release_saved(Record& record) noexcept {
     record.flags |= Record::kReleased;
 }
 
+const Log::ItemSpan* Log::span_of(std::uint32_t record) const noexcept {
+    auto span = std::upper_bound(item_spans.begin(), item_spans.end(), record, [](std::uint32_t r, const ItemSpan& s) { return r < s.first; });
+    if (span == item_spans.begin()) return nullptr;
+    --span;
+    return record < span->end ? &*span : nullptr;
+}
+
+std::uint32_t Log::item_of(const ItemSpan& span, std::uint32_t value) const noexcept {
+    if (span.count == 1) return span_items[span.items];
+    return value < span.rows ? kNoItem : span_items[span.items + records[value]->output_index];
+}
+
+void Log::note_item(std::size_t first, std::uint32_t call, std::uint32_t item) {
+    const auto from = static_cast<std::uint32_t>(first), end = static_cast<std::uint32_t>(records.size());
+    if (from >= end) return;
+    if (!item_spans.empty()) {
+        ItemSpan& last = item_spans.back();
+        if (last.end == from && last.call == call && last.count == 1 && span_items.back() == item) {
+            last.end = end;
+            return;
+        }
+    }
+    item_spans.push_back({from, from, end, end, call, static_cast<std::uint32_t>(span_items.size()), 1});
+    span_items.push_back(item);
+}
+
 void Log::truncate(std::size_t count) noexcept {
     while (records.size() > count) {
         release_saved(*records.back());
@@ -221,6 +249,11 @@ void Log::truncate(std::size_t count) noexcept {
     hooks.erase(hooks.lower_bound(static_cast<std::uint32_t>(count)), hooks.end());
     std::erase_if(retained, [&](const auto& value) { return value.first >= count; });
     while (!stream_runs.empty() && stream_runs.back().first >= count) stream_runs.pop_back();
+    while (!item_spans.empty() && item_spans.back().first >= count) {
+        span_items.resize(item_spans.back().items);
+        item_spans.pop_back();
+    }
+    if (!item_spans.empty()) item_spans.back().end = std::min(item_spans.back().end, static_cast<std::uint32_t>(count));
     for (LeafSlot& slot : leaf_slots) {
         if (slot.index >= count) slot.tape = 0;
     }
@@ -234,6 +267,9 @@ void Log::clear() noexcept {
     retained.clear();
     stream_runs.clear();
     row_blocks.clear();
+    item_spans.clear();
+    span_items.clear();
+    batches = 0;
     arena.reset();
 }
 

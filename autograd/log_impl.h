@@ -54,6 +54,7 @@ struct Record {
     DType dtype;  // of the value
     std::uint8_t rank;
     Device device;
+    std::uint8_t output_index;  // its place among the outputs of its op
     // Followed, without gaps, by: int64_t sizes[rank], SavedTensor saved[saved_count], attributes, uint32_t inputs[input_count]
 
     std::int64_t* sizes() noexcept { return reinterpret_cast<std::int64_t*>(this + 1); }
@@ -155,11 +156,27 @@ struct Log {
     std::vector<StreamRun> stream_runs;
     std::vector<RowBlock::Reference> row_blocks;  // of groups that batch() has computed
 
+    /// Records of batch(): [first, end), of one item, or of a group of calls. Those of a group put rows together, [first, rule), compute
+    /// with blocks, [rule, rows), and take them apart, [rows, end).
+    struct ItemSpan {
+        std::uint32_t first, rule, rows, end;
+        std::uint32_t call;          // the number of the batch() that is in no other
+        std::uint32_t items, count;  // in span_items
+    };
+    std::vector<ItemSpan> item_spans;       // in order
+    std::vector<std::uint32_t> span_items;  // numbers of items, one for each call of a group
+    std::uint32_t batches = 0;              // that have begun
+    static constexpr std::uint32_t kNoItem = 0xffffffffu;
+
+    /// The span that a record belongs to, or null.
+    const ItemSpan* span_of(std::uint32_t record) const noexcept;
+    /// The item that a value is of: for a group's block kNoItem.
+    std::uint32_t item_of(const ItemSpan& span, std::uint32_t value) const noexcept;
+    /// Notes that the records from `first` on are those of an item.
+    void note_item(std::size_t first, std::uint32_t call, std::uint32_t item);
+
     /// The record that made a value: for a further output, that of its op.
-    std::uint32_t maker_of(std::uint32_t value) const noexcept {
-        while (records[value]->flags & Record::kExtra) --value;
-        return value;
-    }
+    std::uint32_t maker_of(std::uint32_t value) const noexcept { return value - records[value]->output_index; }
     /// The value an input names on this log, or kNoValue for a constant. Appends a leaf's record at its first use.
     std::uint32_t value_of(TensorImpl* input, const Loc& loc);
     void clear() noexcept;                      // releases every record and keeps the memory

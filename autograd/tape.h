@@ -69,6 +69,13 @@ class Tape {
     /// See gradient_report() in autograd/gradient_by_use.h. Throws like gradient(), and ValueError with create_graph.
     std::vector<GradientUse> gradient_by_use(const Tensor& y, const Tensor& x, const BackwardOptions& options = {}, Loc loc = Loc::current());
 
+    /// The gradients of each loss by itself: for each parameter, (losses, *parameter). The losses have one element each. If they are results of one
+    /// batch(), each of another item, one backward pass computes all; else each takes one. Hooks are not applied. The records stay
+    /// as with retain_graph, so that backward() may follow. Throws like gradient(), ValueError without losses, ShapeError.
+    ///     const std::vector<Tensor> losses = batch(examples, loss_of);
+    ///     const std::vector<Tensor> each = tape.per_example_gradients(losses, model.parameters());
+    std::vector<Tensor> per_example_gradients(const std::vector<Tensor>& losses, const std::vector<Tensor>& parameters, Loc loc = Loc::current());
+
     /// The number of records since this tape began.
     std::size_t size() const noexcept;
 
@@ -106,6 +113,9 @@ template <std::derived_from<Tensor> T>
 Tensor gradient(const Tensor& y, const T& x, const BackwardOptions& options = {}, Loc loc = Loc::current()) {
     return gradient(y, std::vector<Tensor>{x}, options, loc)[0];
 }
+
+/// Tape::per_example_gradients() of the thread's current tape.
+std::vector<Tensor> per_example_gradients(const std::vector<Tensor>& losses, const std::vector<Tensor>& parameters, Loc loc = Loc::current());
 
 /// Pauses recording while it lives. Only needed inside a tape; a tape that begins inside of it records.
 class NoGradScope {

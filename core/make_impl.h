@@ -64,7 +64,8 @@ inline void begin_op(const char* op, Device device, const Loc& loc) {
         begin_watched_op(op, device, loc);
 }
 /// Returns row i of a contiguous block, (rows, ...): a tensor in its memory with a storage of its own, which calls release(storage) when it ends.
-Tensor make_row(const TensorImpl* block, std::int64_t i, void (*release)(Storage*), void* context);
+/// `context` names the block's storage.
+Tensor make_row(const TensorImpl* block, std::int64_t i, void (*release)(Storage*), StorageWhole* context);
 
 /// Like begin_op(), but throws ValueError for an undefined tensor.
 inline void check_defined(const In& x, const char* op) {

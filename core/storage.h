@@ -53,6 +53,7 @@ struct Storage {
     Device device;
     std::uint16_t block = 0;  ///< internal: size of the block that holds tensor and storage, in units of 64 bytes
     bool is_exposed = false;  ///< data() or a capsule gave out the address: writes through it do not raise the version
+    bool is_part = false;     ///< of the bytes of another storage: context points to a StorageWhole
 
     void mark_written(const Loc& loc) noexcept {
         __atomic_store_n(&version, __atomic_load_n(&version, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
@@ -61,5 +62,15 @@ struct Storage {
     void mark_exposed() noexcept { __atomic_store_n(&is_exposed, true, __ATOMIC_RELAXED); }
 };
 static_assert(sizeof(Storage) == 64);
+
+/// Names the storage whose bytes another is a part of.
+struct StorageWhole {
+    Storage* whole;
+};
+/// The storage that was allocated: `storage`, or the one that it is a part of.
+inline Storage& allocated(Storage& storage) noexcept { return storage.is_part ? *static_cast<StorageWhole*>(storage.context)->whole : storage; }
+inline const Storage& allocated(const Storage& storage) noexcept {
+    return storage.is_part ? *static_cast<const StorageWhole*>(storage.context)->whole : storage;
+}
 
 }  // namespace tapir

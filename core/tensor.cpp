@@ -146,7 +146,7 @@ Tensor make_empty(const std::int64_t* sizes, int rank, std::int64_t numel, DType
     return Tensor::adopt(impl);
 }
 
-Tensor make_row(const TensorImpl* block, std::int64_t i, void (*release)(Storage*), void* context) {
+Tensor make_row(const TensorImpl* block, std::int64_t i, void (*release)(Storage*), StorageWhole* context) {
     TensorImpl* impl = new_owner(0);
     if (!impl) fail_no_memory(Loc{});
     const std::int64_t numel = block->numel / block->sizes[0];
@@ -155,6 +155,7 @@ Tensor make_row(const TensorImpl* block, std::int64_t i, void (*release)(Storage
     storage->data = block->data + static_cast<std::size_t>(i) * storage->nbytes;
     storage->release = release;
     storage->context = context;
+    storage->is_part = true;
     storage->stream = block->storage->stream;
     storage->device = impl->device = block->device;
     impl->dtype = block->dtype;

@@ -465,14 +465,16 @@ void allocate(Storage& storage, const Loc& loc) {
     storage.release = release;
 }
 
-void used_here(Storage& storage) {
+void used_here(Storage& user) {
+    Storage& storage = allocated(user);
     gpu::Stream* stream = &current();
     if (is_capturing()) return;  // the one who runs the captured work does it
     if (storage.stream == stream || !storage.stream) return;
     memory_of(storage.device.index).used_on(static_cast<Block*>(storage.context), stream);
 }
 
-void after_other_streams(const Storage& storage, bool wait_for_them, const Loc& loc) {
+void after_other_streams(const Storage& user, bool wait_for_them, const Loc& loc) {
+    const Storage& storage = allocated(user);
     if (!storage.stream) return;
     if (is_capturing()) return wait_for_them ? refuse_capture() : void();
     gpu::Stream* stream = &current();

@@ -152,6 +152,8 @@ Tensor sum_of(const std::vector<Tensor>& terms) {
     return terms.size() == 2 ? add(terms[0], terms[1]) : sum(at(stack(TensorList(terms, Loc{}), 0)), {0});
 }
 
+Tensor stacked(const std::vector<Tensor>& parts) { return stack(TensorList(parts, Loc{}), 0); }
+
 Tensor dense_copy(const Tensor& g) { return clone(at(g)); }
 
 void copy_rows(const Tensor& into, std::int64_t row, const Tensor& rows) {

@@ -291,7 +291,11 @@ class FiniteWatcher : public OpWatcher {
             text += fmt::format("\n  saved by the op: {}", describe(s, values.back()));
         }
         const std::string cause = backward_cause(record.op->name, incoming, values, *bad);
-        tell(record.op->name, record.loc,
+        const Record& called = record_of_bad_row(walk.log, index, product ? g : given);
+        const detail::ModuleRestore restore;
+        const detail::OwnLines own;
+        detail::thread.module = called.module;
+        tell(record.op->name, called.loc,
              fmt::format("{}: its backward rule makes {} of {}: the gradient of input {} is {}{}{}{}", record.op->name, bad->nan > 0 ? "nan" : "inf",
                          in_.inf ? "values without nan" : "finite values", i, describe(given, *bad), text,
                          cause.empty() ? "" : "\n  likely cause: ", cause));
@@ -365,6 +369,17 @@ class FiniteWatcher : public OpWatcher {
                              "gives to input {}, it is {}",
                              record.op->name, who, what, on_top, given.count, given.input, is));
         }
+    }
+
+    // The record that has the line of the call: of a group in batch(), that of the first row of g that is not finite.
+    static const Record& record_of_bad_row(const Log& log, std::uint32_t index, const Tensor& g) {
+        const Log::ItemSpan* const group = log.span_of(index);
+        if (!group || group->rows == group->end || g.dim() == 0 || g.size(0) % group->count != 0) return *log.records[index];
+        const std::int64_t each = g.size(0) / group->count;
+        for (std::uint32_t r = 0; r < group->count; ++r) {
+            if (bad_values(rows_from(g, r * each, each))) return *log.records[group->rows + r];
+        }
+        return *log.records[index];
     }
 
     struct Outer;

@@ -46,23 +46,30 @@ class UseWatcher : public OpWatcher {
         uses_x_ = std::any_of(record.inputs(), record.inputs() + record.input_count, [&](std::uint32_t input) { return is_x(walk.log, input); });
     }
 
+    bool wants_rows() const noexcept override { return true; }
+
     void give(Walk& walk, std::uint32_t index, int i, const Tensor& g, const Tensor* product, const Tensor* rows) override {
         if (&walk != walk_) return;
         const Record& record = *walk.log.records[index];
         int& depth = depths_[record.inputs()[i]];
         depth = std::max(depth, depth_ + (uses_x_ && !is_x(walk.log, record.inputs()[i])));
         if (record.inputs()[i] != value_) return;
-        Tensor part = product ? gradient_ops::product(g, *product)
-            : rows            ? gradient_ops::rows_to_dense(*rows, g, x_.shape())
-                              : gradient_ops::cast(gradient_ops::sum_to(g, x_.shape()), x_.dtype());
-        if (part.is_same(g) || part.shares_storage(g)) part = part.clone();  // the walk may write into it
-        if (!uses.empty() && rule_of_last_ == rules_) {                      // w * w
-            uses.back().gradient = gradient_ops::add(uses.back().gradient, part);
-            return;
+        const Contribution all{g, product ? *product : Tensor(), rows ? *rows : Tensor()};
+        if (const Log::ItemSpan* const group = walk.log.span_of(index); group && group->count > 1 && index >= group->rule) {
+            const std::vector<Contribution> parts = contributions_of_rows(walk.log, *group, value_, all);
+            const std::size_t count = parts.size();
+            const bool again = rule_of_last_ == rules_ && uses.size() >= count;
+            for (std::size_t k = count; k-- > 0;) {  // uses come from the last to the first
+                const Record& row = *walk.log.records[group->rows < group->end ? group->rows + k : index];
+                note(record, row, parts[k], again ? uses.size() - 1 - k : uses.size());
+            }
+            if (count > 0) {
+                rule_of_last_ = rules_;
+                return;
+            }
         }
+        note(record, record, all, rule_of_last_ == rules_ && !uses.empty() ? uses.size() - 1 : uses.size());
         rule_of_last_ = rules_;
-        const std::string module = record.module ? record.module->shown() : "";
-        uses.push_back({outer_ - begin_, record.op->name, record.loc, module, part, 0, depth_});
     }
 
     std::vector<GradientUse> uses;
@@ -78,6 +85,17 @@ class UseWatcher : public OpWatcher {
             value = record.inputs()[0];
         }
         return true;
+    }
+
+    // Adds a contribution to use number `at`, or makes it. `called`: the record that has the line of the call.
+    void note(const Record& record, const Record& called, const Contribution& part, std::size_t at) {
+        Tensor gradient = part.summed(x_.shape(), x_.dtype());
+        if (at < uses.size()) {  // w * w
+            uses[at].gradient = gradient_ops::add(uses[at].gradient, gradient);
+            return;
+        }
+        if (gradient.is_same(part.g) || gradient.shares_storage(part.g)) gradient = gradient.clone();  // the walk may write into it
+        uses.push_back({outer_ - begin_, record.op->name, called.loc, called.module ? called.module->shown() : "", gradient, 0, depth_});
     }
 
     const Walk* walk_ = nullptr;

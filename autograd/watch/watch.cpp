@@ -1,7 +1,9 @@
 // Reports to watchers.
 #include "tapir/autograd/watch/watch_impl.h"
 
+#include "tapir/autograd/backward_impl.h"
 #include "tapir/core/device_impl.h"
+#include "tapir/core/make_impl.h"
 
 namespace tapir {
 
@@ -65,6 +67,36 @@ void tell_name(const Tensor& parameter, const std::string& name) {
 
 void detail::tell_write(const Tensor& self) {
     WatcherList::each([&](OpWatcher& watcher) { watcher.before_write(self); });
+}
+
+Tensor Contribution::summed(const Shape& shape, DType dtype) const {
+    return product.defined() ? gradient_ops::cast(gradient_ops::product(g, product), dtype)
+        : rows.defined()     ? gradient_ops::rows_to_dense(rows, gradient_ops::cast(g, dtype), shape)
+                             : gradient_ops::cast(gradient_ops::sum_to(g, shape), dtype);
+}
+
+void Contribution::add_to(const Tensor& sum) const {
+    if (product.defined() && g.dtype() == sum.dtype() && product.dtype() == sum.dtype()) return gradient_ops::product_into(sum, g, product);
+    if (rows.defined()) return gradient_ops::rows_into(sum, rows, g);
+    gradient_ops::add_into(sum, summed(sum.shape(), sum.dtype()));
+}
+
+Tensor rows_from(const Tensor& t, std::int64_t first, std::int64_t count) {
+    Shape sizes = t.shape();
+    sizes.raw(0) = count;
+    return detail::make_view(t.impl(), sizes, t.strides(), first * t.strides().raw(0));
+}
+
+std::vector<Contribution> contributions_of_rows(const Log& log, const Log::ItemSpan& group, std::uint32_t value, const Contribution& all) {
+    const std::int64_t count = group.count;
+    const bool are_rows = all.product.defined() || all.rows.defined();
+    const bool has_more_dims = all.g.dim() > log.records[value]->rank;
+    if (all.g.dim() == 0 || (are_rows ? all.g.size(0) % count != 0 : !has_more_dims || all.g.size(0) != count)) return {};
+    const std::int64_t each = all.g.size(0) / count;
+    const auto part = [&](const Tensor& t, std::int64_t i) { return t.defined() ? rows_from(t, i * each, each) : t; };
+    std::vector<Contribution> parts;
+    for (std::int64_t i = 0; i < count; ++i) parts.push_back({part(all.g, i), part(all.product, i), part(all.rows, i)});
+    return parts;
 }
 
 }  // namespace tapir

@@ -39,6 +39,8 @@ class OpWatcher {
     virtual void begin_rule(Walk& /*walk*/, std::uint32_t /*record*/) {}
     /// The rule gives g to input i. `product`: g^T x is given instead; `rows`: row g[r] is added to row rows[r].
     virtual void give(Walk& /*walk*/, std::uint32_t /*record*/, int /*i*/, const Tensor& /*g*/, const Tensor* /*product*/, const Tensor* /*rows*/) {}
+    /// True if give() is to get what contributions_of_rows() tells apart.
+    virtual bool wants_rows() const noexcept { return false; }
     virtual void end_rule(Walk& /*walk*/, std::uint32_t /*record*/) {}
     /// Contributions to a value were added up, also over broadcast dimensions, or converted: walk.slots has the sum so far.
     virtual void summed(Walk& /*walk*/, std::uint32_t /*value*/) {}
@@ -62,6 +64,23 @@ class OpWatcher {
     OpWatcher* next_ = nullptr;
     bool calls_ops_ = true;
 };
+
+/// A contribution, as OpWatcher::give() gets it; those that are not given are undefined.
+struct Contribution {
+    Tensor g, product, rows;
+    /// Returns it as a tensor of this shape and dtype.
+    Tensor summed(const Shape& shape, DType dtype) const;
+    /// Adds it to a tensor.
+    void add_to(const Tensor& sum) const;
+};
+/// A view of `count` rows of t.
+Tensor rows_from(const Tensor& t, std::int64_t first, std::int64_t count);
+/// The contribution of each row of a group in batch() to a value that they share. Empty if they cannot be told apart.
+std::vector<Contribution> contributions_of_rows(const Log& log, const Log::ItemSpan& group, std::uint32_t value, const Contribution& all);
+/// True if the value is one that the rows of a group share: not made in the group.
+inline bool is_shared_by(const Log& log, const Log::ItemSpan& group, std::uint32_t value) noexcept {
+    return value < group.first || (log.records[value]->flags & Record::kLeaf);
+}
 
 /// Names for the operands of an op in messages, better than "input 1", as for an optimizer's update, while watchers are
 /// told that it has run.

@@ -53,7 +53,7 @@ struct BatchReport {
 };
 
 struct BatchOptions {
-    int most = 100;                            // instances that run at the same time
+    std::optional<int> most{};                 // instances that run at the same time; default: 100, of which 16 may have called batch() themselves
     std::size_t stack = std::size_t{1} << 20;  // bytes of each one's stack; pages take memory when they are used
     bool together = true;                      // false: one after the other, to compare and to debug; so does TAPIR_BATCH=off
     BatchReport* report = nullptr;

@@ -73,14 +73,17 @@ BatchKey batch_key(const T&... values) noexcept {
     return key;
 }
 
-/// A bit for each operand: shared ones are passed as they are where they are one tensor in all instances; `same` ones must be.
 struct BatchSharing {
+    /// A bit for each operand: shared ones are passed as they are where they are one tensor in all instances; `same` ones must be.
     std::uint64_t shared = 0, same = 0;
+    /// The group adds up in another order than one call does: deterministic calls run alone, so that they give the same to the bit.
+    bool rounds_otherwise = false;
 };
 
 struct BatchCall {
     BatchCall(const OpInfo& called, const Loc& line, const Tensor* const* tensors, int count, const BatchKey& of, BatchSharing sharing = {}) noexcept
-        : op(called), loc(line), operands(tensors), operand_count(count), key(of), shared(sharing.shared | sharing.same), same(sharing.same) {}
+        : op(called), loc(line), operands(tensors), operand_count(count), key(of), shared(sharing.shared | sharing.same), same(sharing.same),
+          rounds_otherwise(sharing.rounds_otherwise) {}
     template <int count>
     BatchCall(const OpInfo& called, const Loc& line, const Tensor* const (&tensors)[count], const BatchKey& of = {},
               BatchSharing sharing = {}) noexcept
@@ -91,6 +94,9 @@ struct BatchCall {
     BatchCall(const BatchCall&) = delete;
     BatchCall& operator=(const BatchCall&) = delete;
 
+    /// Its operands, all of one type, are the rows of one block: those of the first instance, then those of the second.
+    void put_in_one_block() noexcept { is_one_block = true; }
+
     static constexpr int kMostOperands = 255;  // calls with more run alone
     static constexpr int kFew = 5;
     const OpInfo& op;
@@ -100,6 +106,8 @@ struct BatchCall {
     int operand_count;
     BatchKey key;
     std::uint64_t shared, same;  // of the first 64
+    bool rounds_otherwise;
+    bool is_one_block = false;
 
     bool may_share(int k) const noexcept { return k < 64 && (shared >> k & 1); }
     bool must_share(int k) const noexcept { return k < 64 && (same >> k & 1); }
@@ -138,6 +146,9 @@ bool in_group(const BatchCall& call, const OfGroup& of_group, Pair& out) {
     return batched(call, rule, {&out.values, &out.indices});
 }
 
+/// For the rules of products x w^T with a weight, (out, in), that many groups share: returns w, or, once groups of this batch() have had many rows, its
+/// elements with `out` as the inner dimension in memory. Few rows times such a matrix take half the time.
+Tensor laid_for_groups(const Tensor& w, std::int64_t rows);
 /// For ops whose operand has a batch, (n, ...): a block of such, (count, n, ...), as one batch, and its result as a block again.
 Tensor folded(const Tensor& block);
 Tensor unfolded(const Tensor& result, std::int64_t count);

@@ -20,9 +20,10 @@
 namespace tapir::detail {
 namespace {
 
-class Rows : public RowBlock {
+class Rows : public RowBlock, public StorageWhole {
  public:
-    Rows(const Tensor& block, std::int64_t count) : block_(block), row_(block.numel() / std::max<std::int64_t>(count, 1)) {
+    Rows(const Tensor& block, std::int64_t count)
+        : StorageWhole{block.impl()->storage}, block_(block), row_(block.numel() / std::max<std::int64_t>(count, 1)) {
         rows_.resize(static_cast<std::size_t>(count));
     }
 
@@ -45,7 +46,7 @@ class Rows : public RowBlock {
         const Storage* const storage = t->storage;
         if (storage->release != release || storage->version != 0 || storage->is_exposed) return nullptr;
         if (!(t->flags & TensorImpl::kOwnBlock) || !t->is_contiguous() || t->data != storage->data) return nullptr;
-        auto* const rows = static_cast<Rows*>(storage->context);
+        auto* const rows = static_cast<Rows*>(static_cast<StorageWhole*>(storage->context));
         return t->numel == rows->row_ && t->dtype == rows->block_.dtype() ? rows : nullptr;
     }
     std::int64_t index_of(const TensorImpl* t) const noexcept {
@@ -68,7 +69,7 @@ class Rows : public RowBlock {
     }
 
     static void release(Storage* storage) {
-        auto* const rows = static_cast<Rows*>(storage->context);
+        auto* const rows = static_cast<Rows*>(static_cast<StorageWhole*>(storage->context));
         if (storage->nbytes > 0) {
             Row& row = rows->rows_[static_cast<std::size_t>(storage->data - rows->block_.impl()->data) / storage->nbytes];
             rows->learn_of(row);
@@ -137,11 +138,8 @@ void rows_of(const Tensor& block, Tensor* rows, std::int64_t count) {
     const Tensor whole = block.contiguous();
     auto* const owner = new Rows(whole, count);
     const RowBlock::Reference reference(owner);
-    std::vector<Tensor> made;
-    made.reserve(static_cast<std::size_t>(count));
-    for (std::int64_t i = 0; i < count; ++i) made.push_back(owner->make(i));
-    std::copy(made.begin(), made.end(), rows);
-    record_unbound(whole, std::move(made));
+    for (std::int64_t i = 0; i < count; ++i) rows[i] = owner->make(i);
+    record_unbound(whole, rows, static_cast<int>(count));
     if (thread.log && whole.impl()->node.tape == thread.log->id) thread.log->row_blocks.push_back(reference);
 }
 

@@ -12,6 +12,7 @@
 #include "tapir/ops/into_impl.h"
 #include "tapir/ops/join/join.h"
 #include "tapir/ops/view/view.h"
+#include "tapir/ops/view/view_impl.h"
 
 namespace tapir {
 namespace {
@@ -37,6 +38,7 @@ void cat_rule(Backward& b) {  // attributes: the dimension, then each input's si
 void stack_rule(Backward& b) {
     const int dim = b.attrs<int>();
     const Tensor g = b.grad();
+    if (dim == 0) return give_rows(b, g);
     Shape sizes = g.shape(), strides = g.strides();
     sizes.erase(dim);
     strides.erase(dim);
@@ -286,18 +288,33 @@ Tensor join_in_groups(const TensorList& list, const Join& join, bool stacked) {
 
 // Returns true if the tensors were joined together with those of peers in batch(). dim: of the result of one.
 static bool joined_in_group(const OpInfo& op, const TensorList& tensors, int dim, bool stacked, Tensor& out) {
+    constexpr std::size_t few = 8;  // so many groups are not made smaller by their operands being one block
     const Tensor* operands[detail::BatchCall::kMostOperands];
     if (tensors.size > std::size(operands)) return false;
+    bool is_one_block = dim == 0 && tensors.size <= few;
     for (std::size_t i = 0; i < tensors.size; ++i) {
         if (tensors[i].dim() != tensors[0].dim()) return false;  // an empty 1-d tensor, which counts for nothing
+        is_one_block &= tensors[i].dtype() == tensors[0].dtype() && same_sizes(tensors[i].impl(), tensors[0].impl());
         operands[i] = &tensors[i];
     }
-    const int count = static_cast<int>(tensors.size);
     const auto rule = [&](const detail::Batched& in, Tensor* made) {
+        if (is_one_block) {  // it has the elements in the order that the result has
+            Shape shape = in[0].shape();
+            shape.raw(0) = static_cast<int64_t>(tensors.size);
+            if (!stacked) {
+                shape.erase(0);
+                shape.raw(0) *= static_cast<int64_t>(tensors.size);
+            }
+            shape.insert(0, in.count());
+            made[0] = reshape(in[0], shape);
+            return;
+        }
         const TensorList blocks(&in[0], tensors.size, tensors.loc);
         made[0] = stacked ? stack(blocks, dim + 1) : cat(blocks, dim + 1);
     };
-    return detail::batched({op, tensors.loc, operands, count, detail::batch_key(dim)}, rule, {&out});
+    detail::BatchCall call(op, tensors.loc, operands, static_cast<int>(tensors.size), detail::batch_key(dim));
+    if (is_one_block) call.put_in_one_block();
+    return detail::batched(call, rule, {&out});
 }
 
 Tensor detail::cat_of(const char* op, const TensorList& tensors, int dim) {

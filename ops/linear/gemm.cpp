@@ -6,6 +6,7 @@
 #include <memory>
 #include <new>
 
+#include "tapir/core/deterministic.h"
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/parallel.h"
 #include "tapir/core/thread_impl.h"
@@ -201,10 +202,10 @@ Gemm<T> product_of(const GemmBatch<T>& g, int64_t i) {
     return one;
 }
 
-/// True when the batch is one taller product: the rows of A and of C continue from one product to the next.
+/// True when the batch is one taller product: the rows of A and of C continue from one product to the next. It may add in another order.
 template <class T>
 bool is_one_product(const GemmBatch<T>& g) {
-    return g.b_batch == 0 && g.a_batch == g.first.m * g.first.a_row && g.c_batch == g.first.m * g.first.c_row;
+    return !is_deterministic() && g.b_batch == 0 && g.a_batch == g.first.m * g.first.a_row && g.c_batch == g.first.m * g.first.c_row;
 }
 
 template <class T>

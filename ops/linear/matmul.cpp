@@ -7,6 +7,7 @@
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/broadcast_impl.h"
 #include "tapir/core/composed_op_impl.h"
+#include "tapir/core/deterministic.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
@@ -205,9 +206,9 @@ void multiply_all(const Tensor& out, const Tensor& a, const Tensor& b, int64_t m
     const Shape batch = broadcast_shapes(left.batch, right.batch);
     const int64_t count = batch.numel();
     if (count == 0 || m * n == 0) return;
-    // Leading dimensions of a are rows of one product when b is the same for all of them.
+    // Leading dimensions of a are rows of one product when b is the same for all of them. Such a product may add in another order.
     int64_t stride = m * left.row;
-    bool rows = true;
+    bool rows = !is_deterministic();
     for (int d = left.batch.rank(); d-- > 0;) {
         rows &= left.batch.raw(d) == 1 || left.batch_strides.raw(d) == stride;
         stride *= left.batch.raw(d);
@@ -353,7 +354,10 @@ void matmul_rule(Backward& b) {
                 b.give(0, unsqueeze(g, -1) * y);
             }
         }
-        if (b.needs(1)) b.give(1, squeeze(matmul(transpose(x, -1, -2), unsqueeze(g, -1)), -1));
+        if (b.needs(1)) {
+            const bool are_dots = x.dim() == 2 && b.rows_to_tell_apart() > 0;
+            b.give(1, are_dots ? unsqueeze(g, -1) * x : squeeze(matmul(transpose(x, -1, -2), unsqueeze(g, -1)), -1));
+        }
         return;
     }
     if (x.dim() == 1) {  // (k,) x (..., k, m): g is (..., m)
@@ -404,7 +408,8 @@ Tensor recorded_product(const char* op, const In& a, const In& b);
 // Products of a group in batch(). Vectors become matrices where the other operand has a batch, and blocks get as many dimensions in an instance
 // as the other operand has, so that batches broadcast as in one instance.
 Tensor product_of_group(const char* op, const detail::Batched& in, bool a_is_vector, bool b_is_vector, const Loc& loc) {
-    const bool is_row = a_is_vector && in.is_block(0) && (in.is_block(1) || in[1].dim() > 2), is_column = b_is_vector && in.is_block(1);
+    const bool is_row = a_is_vector && in.is_block(0) && (in.is_block(1) || in[1].dim() > 2 || is_deterministic()),
+               is_column = b_is_vector && in.is_block(1);
     Tensor a = is_row ? unsqueeze(in[0], 1) : in[0], b = is_column ? unsqueeze(in[1], -1) : in[1];
     const int rank = std::max({2, a.dim() - in.is_block(0), b.dim() - in.is_block(1)});
     if (in.is_block(0) && (is_row || !a_is_vector)) a = detail::with_rank(a, rank);
@@ -483,6 +488,49 @@ Tensor composed_linear(const In& x, const In& weight, const Tensor& bias) {
     return bias.defined() ? y + bias : y;
 }
 
+// linear() of operands that fit. laid: the weight, or its elements with other strides. products: the rows are computed in so many.
+[[gnu::always_inline]] inline Tensor linear_of(const In& x, const In& weight, const Tensor& bias, const TensorImpl* laid, std::int64_t products) {
+    const TensorImpl *const in = x.tensor.impl(), *const w = weight.tensor.impl(), *const b = bias.impl();
+    Tensor out;
+    const DType computed = product_dtype(in->dtype, in->device, in->numel * w->sizes[0]);
+    const bool as_it_is = computed == in->dtype && is_floating(in->dtype);
+    const bool direct = as_it_is && in->is_contiguous() && (!b || b->is_contiguous()) && (!on_gpu(w) || is_matrix(w));
+    if (direct) [[likely]] {
+        std::int64_t sizes[kMaxRank];
+        for (int d = 0; d < in->rank; ++d) sizes[d] = in->sizes[d];
+        const std::int64_t rows = w->sizes[1] > 0 ? in->numel / w->sizes[1] : Shape(sizes, in->rank - 1).numel();
+        sizes[in->rank - 1] = w->sizes[0];
+        out = detail::make_empty(sizes, in->rank, rows * w->sizes[0], in->dtype, in->device, x.loc);
+        detail::at_line(x.loc, [&] {
+            MatrixProduct p{in->dtype,      rows,        w->sizes[0],          w->sizes[1],      in->data,
+                            w->sizes[1],    1,           laid->data,           laid->strides[1], laid->strides[0],
+                            out.raw_data(), w->sizes[0], b ? b->data : nullptr};
+            if (products > 1) {
+                p.m /= products;
+                p.batch = products;
+                p.a_batch = p.m * p.k;
+                p.c_batch = p.m * p.n;
+            }
+            multiply(p, in->device);
+        });
+    } else if (b && is_floating(in->dtype) && !as_it_is) {  // 16-bit floats are rounded once, after the bias
+        const detail::UnrecordedPartsOf parts(x.loc);
+        const Tensor wide_weight = weight.tensor.to(computed, x.loc);
+        const Tensor wide = product("linear", x.tensor.to(computed, x.loc), transpose(wide_weight, 0, 1), x.loc);
+        out = (wide + bias.to(computed, x.loc)).to(in->dtype, x.loc);
+    } else {
+        const detail::UnrecordedPartsOf parts(x.loc);
+        out = product("linear", x.tensor, transpose(weight, 0, 1), x.loc);
+        if (b) out = out + bias;
+    }
+    if (b) {
+        record(linear_op, x.loc, {&x.tensor, &weight.tensor, &bias}, out, {&x.tensor, &weight.tensor});
+    } else {
+        record(linear_op, x.loc, {&x.tensor, &weight.tensor}, out, {&x.tensor, &weight.tensor});
+    }
+    return out;
+}
+
 }  // namespace
 
 Tensor linear(In x, In weight, const Tensor& bias) {
@@ -512,41 +560,16 @@ Tensor linear(In x, In weight, const Tensor& bias) {
         detail::check_same_device("linear", x.tensor, bias, x.loc);
         detail::begin_op("linear", b, x.loc);
     }
-    Tensor out;
     if (detail::in_batch()) [[unlikely]] {
-        const auto rule = [&](const detail::Batched& g, Tensor* made) { made[0] = linear(In(g[0], x.loc), In(g[1], x.loc), g[2]); };
+        const auto rule = [&](const detail::Batched& g, Tensor* made) {
+            const bool is_exact = is_deterministic();
+            const Tensor laid = is_exact ? g[1] : detail::laid_for_groups(g[1], g[0].numel() / std::max<std::int64_t>(w->sizes[1], 1));
+            made[0] = linear_of(In(g[0], x.loc), In(g[1], x.loc), g[2], laid.impl(), is_exact ? g.count() : 1);
+        };
+        Tensor out;
         if (detail::batched({linear_op, x.loc, {&x.tensor, &weight.tensor, &bias}, {}, {.same = 0b110}}, rule, {&out})) return out;
     }
-    const DType computed = product_dtype(in->dtype, in->device, in->numel * w->sizes[0]);
-    const bool as_it_is = computed == in->dtype && is_floating(in->dtype);
-    const bool direct = as_it_is && in->is_contiguous() && (!b || b->is_contiguous()) && (!on_gpu(w) || is_matrix(w));
-    if (direct) [[likely]] {
-        std::int64_t sizes[kMaxRank];
-        for (int d = 0; d < in->rank; ++d) sizes[d] = in->sizes[d];
-        const std::int64_t rows = w->sizes[1] > 0 ? in->numel / w->sizes[1] : Shape(sizes, in->rank - 1).numel();
-        sizes[in->rank - 1] = w->sizes[0];
-        out = detail::make_empty(sizes, in->rank, rows * w->sizes[0], in->dtype, in->device, x.loc);
-        detail::at_line(x.loc, [&] {
-            multiply({in->dtype, rows, w->sizes[0], w->sizes[1], in->data, w->sizes[1], 1, w->data, w->strides[1], w->strides[0], out.raw_data(),
-                      w->sizes[0], b ? b->data : nullptr},
-                     in->device);
-        });
-    } else if (b && is_floating(in->dtype) && !as_it_is) {  // 16-bit floats are rounded once, after the bias
-        const detail::UnrecordedPartsOf parts(x.loc);
-        const Tensor wide_weight = weight.tensor.to(computed, x.loc);
-        const Tensor wide = product("linear", x.tensor.to(computed, x.loc), transpose(wide_weight, 0, 1), x.loc);
-        out = (wide + bias.to(computed, x.loc)).to(in->dtype, x.loc);
-    } else {
-        const detail::UnrecordedPartsOf parts(x.loc);
-        out = product("linear", x.tensor, transpose(weight, 0, 1), x.loc);
-        if (b) out = out + bias;
-    }
-    if (b) {
-        record(linear_op, x.loc, {&x.tensor, &weight.tensor, &bias}, out, {&x.tensor, &weight.tensor});
-    } else {
-        record(linear_op, x.loc, {&x.tensor, &weight.tensor}, out, {&x.tensor, &weight.tensor});
-    }
-    return out;
+    return linear_of(x, weight, bias, w, /*products=*/1);
 }
 
 namespace {

@@ -358,7 +358,7 @@ bool loss_in_group(const OpInfo& op, const In& x, const In& targets, const Cross
     if (x.tensor.numel() == 0) return false;
     const auto rule = [&](const detail::Batched& in, Tensor* out) { out[0] = losses_of_group(in, options, each); };
     const detail::BatchKey key = detail::batch_key(options.ignore_index, options.reduction, options.label_smoothing);
-    return detail::batched({op, x.loc, {&x.tensor, &targets.tensor, &options.weight}, key, {.same = 0b100}}, rule, {&loss});
+    return detail::batched({op, x.loc, {&x.tensor, &targets.tensor, &options.weight}, key, {.same = 0b100, .rounds_otherwise = true}}, rule, {&loss});
 }
 
 Tensor fused_cross_entropy(const In& logits, const In& targets, const CrossEntropyOptions& options) {

@@ -152,7 +152,9 @@ double squared_distance(const Tensor& a, const Tensor& b) {
 Tensor fused_mse(const Tensor& a, const Tensor& b, Reduction reduction, const Loc& loc) {
     if (detail::in_batch()) [[unlikely]] {
         const auto of_group = [&](const detail::Batched& in) { return reduced_each(square(in[0] - in[1]), reduction); };
-        if (Tensor y = detail::in_group({mse_loss_op, loc, {&a, &b}, detail::batch_key(reduction)}, of_group); y.defined()) return y;
+        if (Tensor y = detail::in_group({mse_loss_op, loc, {&a, &b}, detail::batch_key(reduction), {.rounds_otherwise = true}}, of_group);
+            y.defined())
+            return y;
     }
     const MseAttrs attrs{reduction == Reduction::mean ? 1 / static_cast<double>(a.numel()) : 1};
     const Tensor x = plain(a, loc), y = plain(b, loc);
@@ -207,7 +209,7 @@ void mse_loss_rule(Backward& b) {
 Tensor fused_binary_cross_entropy(const Tensor& x, const Tensor& t, const Loc& loc) {
     if (detail::in_batch()) [[unlikely]] {
         const auto of_group = [&](const detail::Batched& in) { return fused_binary_cross_entropy(in[0], in[1], loc); };
-        if (Tensor y = detail::in_group({binary_cross_entropy_op, loc, {&x, &t}}, of_group); y.defined()) return y;
+        if (Tensor y = detail::in_group({binary_cross_entropy_op, loc, {&x, &t}, {}, {.rounds_otherwise = true}}, of_group); y.defined()) return y;
     }
     const Tensor xs = plain(x, loc), ts = plain(t, loc);
     detail::begin_op("binary_cross_entropy", x.impl(), loc);

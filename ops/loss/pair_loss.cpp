@@ -80,7 +80,8 @@ Tensor fused(const OpInfo& op, PairLoss kind, double beta, const Tensor& a, cons
         const auto of_group = [&](const detail::Batched& in) {
             return reduced_each(fused(op, kind, beta, in[0], in[1], Reduction::none, loc), reduction);
         };
-        if (Tensor y = detail::in_group({op, loc, {&a, &b}, detail::batch_key(beta, reduction)}, of_group); y.defined()) return y;
+        if (Tensor y = detail::in_group({op, loc, {&a, &b}, detail::batch_key(beta, reduction), {.rounds_otherwise = true}}, of_group); y.defined())
+            return y;
     }
     const bool is_mean = reduction == Reduction::mean;
     const PairAttrs attrs{kind, reduction != Reduction::none, beta, is_mean ? 1 / static_cast<double>(a.numel()) : 1};

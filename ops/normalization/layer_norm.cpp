@@ -150,10 +150,11 @@ void run_backward(const Tensor& g, const Tensor& x, const Tensor& weight, const 
     }
 }
 
-// Computes the gradients of x, the weight and the bias, made of ops.
-std::vector<Tensor> gradients_of_ops(const Tensor& g, const Tensor& x, const Tensor& weight, const LayerNormAttrs& attrs) {
+// Computes the gradients of x, the weight and the bias, made of ops; are_summed: over the rows.
+std::vector<Tensor> gradients_of_ops(const Tensor& g, const Tensor& x, const Tensor& weight, const LayerNormAttrs& attrs, bool are_summed = true) {
     Dims dims, leading;
     for (int d = 0; d < x.dim(); ++d) (d < x.dim() - attrs.dims ? leading : dims).push_back(d);
+    if (!are_summed) leading = {};
     const Tensor centred = x - mean(x, dims, true);
     const Tensor rstd = rsqrt(mean(square(centred), dims, true) + attrs.eps);
     const Tensor normal = centred * rstd;
@@ -178,6 +179,12 @@ void layer_norm_rule(Backward& b) {
         const Shape rows(x.impl()->sizes + x.dim() - attrs.dims, attrs.dims);
         const std::vector<Tensor> gradients = layer_norm_backward(In(b.grad(), b.record().loc), In(x, b.record().loc), rows,
                                                                   attrs.has_weight ? b.saved(2) : Tensor(), attrs.has_bias, attrs.eps);
+        for (std::size_t i = 0; i < gradients.size(); ++i) b.give(static_cast<int>(i), gradients[i]);
+        return;
+    }
+    if (b.rows_to_tell_apart() > 0) {
+        const std::vector<Tensor> gradients =
+            gradients_of_ops(b.grad(), b.saved(1), attrs.has_weight ? b.saved(2) : Tensor(), attrs, /*are_summed=*/false);
         for (std::size_t i = 0; i < gradients.size(); ++i) b.give(static_cast<int>(i), gradients[i]);
         return;
     }

@@ -79,7 +79,7 @@ void rule_of_ops(Backward& b, const RmsNormAttrs& attrs) {
 
 void rms_norm_rule(Backward& b) {
     const RmsNormAttrs& attrs = b.attrs<RmsNormAttrs>();
-    if (b.recording()) return rule_of_ops(b, attrs);
+    if (b.recording() || b.rows_to_tell_apart() > 0) return rule_of_ops(b, attrs);
     const Tensor rstd = b.saved(0);
     const DType dtype = rstd.dtype();
     const auto ready_rows = [&](const Tensor& t) { return t.to(dtype).contiguous(); };

@@ -11,6 +11,7 @@
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/index/index_impl.h"
+#include "tapir/ops/index/indexing_kernels.h"
 #include "tapir/ops/make/copy.h"
 #include "tapir/ops/view/view_impl.h"
 
@@ -315,7 +316,69 @@ std::vector<Tensor> record_pieces(const In& x, std::vector<Tensor> pieces, int d
 
 }  // namespace
 
-void record_unbound(const Tensor& x, std::vector<Tensor> rows) { record_pieces(In(x, Loc{}), std::move(rows), 0, /*drop=*/true); }
+void record_unbound(const Tensor& x, const Tensor* rows, int count) {
+    if (detail::is_runtime || !detail::thread.observed || count == 0) return;
+    constexpr int kMost = 255;
+    const Tensor* const input = &x;
+    TensorImpl* outputs[kMost];
+    for (int i = 0; i < count; ++i) outputs[i] = rows[i].impl();
+    SplitCall call{0, /*drop=*/true, {}};
+    if (detail::is_watched()) call.sizes.assign(static_cast<std::size_t>(count), 1);
+    const Pieces pieces{0, /*drop=*/true};
+    const RecordArgs told{pieces_op, Loc{}, &input, 1, outputs, count, nullptr, 0, &call, sizeof call};
+    RecordArgs ran{pieces_op, Loc{}, &input, 1, outputs, count, nullptr, 0, &pieces, sizeof pieces};
+    ran.told = &told;
+    finish_op(ran, recording(Loc{}, {input}));
+}
+
+namespace {
+
+// The record of unbind() that made the value, if the value's gradient may go straight to that of the whole; else null.
+const Record* unbound_from(const Walk& walk, std::uint32_t value) noexcept {
+    if (!walk.is_wanted(value) || !walk.is_unseen(value)) return nullptr;
+    const Record* const record = walk.log.records[walk.log.maker_of(value)];
+    if (record->op != &pieces_op || record->flags & Record::kReleased) return nullptr;
+    const auto& pieces = *static_cast<const Pieces*>(record->attrs());
+    return pieces.drop && pieces.dim == 0 && walk.is_wanted(record->inputs()[0]) ? record : nullptr;
+}
+
+// Adds `count` rows of g, from row i on, to the gradient of a whole, from its row `first` on.
+void add_rows_to(Walk& walk, std::uint32_t whole, int64_t first, const Tensor& g, int64_t i, int64_t count) {
+    const Record& record = *walk.log.records[whole];
+    const int64_t row = g.strides().raw(0);
+    if (first == 0 && count == record.sizes()[0]) {  // nothing is copied
+        return walk.add(whole, detail::make_view(g.impl(), record.rank, record.sizes(), nullptr, i * row));
+    }
+    Tensor& grad = walk.slots[whole].grad;
+    if (!grad.defined() || !only_owner(grad)) own_gradient(grad, record.shape(), record.dtype, record.device);
+    const TensorImpl* const to = grad.impl();
+    const int64_t width = to->strides[0], bytes = static_cast<int64_t>(itemsize(to->dtype));
+    kernels::add_run(kernels::compute_of(to->dtype), count * width, to->data + first * width * bytes, 1, g.impl()->data + i * row * bytes, 1);
+}
+
+}  // namespace
+
+void give_rows(Backward& b, const Tensor& g) {
+    Walk& walk = b.walk();
+    const std::uint32_t* const inputs = b.record().inputs();
+    const Shape sizes = Shape(g.impl()->sizes + 1, g.dim() - 1), strides = Shape(g.impl()->strides + 1, g.dim() - 1);
+    const int64_t row = g.strides().raw(0);
+    const bool is_plain = (g.dtype() == float32 || g.dtype() == float64) && g.device() == cpu && g.numel() > 0 &&
+        detail::compute_contiguous(sizes.data(), strides.data(), sizes.rank());
+    const bool is_contiguous = g.is_contiguous();
+    for (int i = 0, run = 1; i < b.input_count(); i += run, run = 1) {
+        if (!b.needs(i)) continue;
+        const Record* const maker = is_plain ? unbound_from(walk, inputs[i]) : nullptr;
+        if (!maker || maker->dtype != g.dtype() || maker->device != g.device()) {
+            b.give(i, b.recording() ? select(g, 0, i) : detail::make_view(g.impl(), sizes, strides, i * row));
+            continue;
+        }
+        const int first = walk.log.records[inputs[i]]->output_index, most = std::min(b.input_count() - i, maker->output_count - first);
+        const auto is_next = [&](int k) { return inputs[i + k] == inputs[i] + static_cast<std::uint32_t>(k) && walk.is_unseen(inputs[i + k]); };
+        while (is_contiguous && run < most && is_next(run)) ++run;
+        add_rows_to(walk, maker->inputs()[0], first, g, i, run);
+    }
+}
 
 // --- Other shapes ------------------------------------------------------------------------------------------------------------
 

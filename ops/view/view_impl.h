@@ -52,8 +52,10 @@ bool may_overlap(const Tensor& a, const Tensor& b);
 /// Returns the strides of a contiguous tensor of x's shape.
 Shape contiguous_strides(const TensorImpl* x);
 
-/// Records that these are x's parts along dimension 0, without it.
-void record_unbound(const Tensor& x, std::vector<Tensor> rows);
+/// Records that these are x's parts along dimension 0, without it: at most as many as one record holds.
+void record_unbound(const Tensor& x, const Tensor* rows, int count);
+/// For rules: adds g[i] to the gradient of each input i. Where inputs are rows of one tensor, as unbind() gives them, straight to its gradient.
+void give_rows(Backward& b, const Tensor& g);
 /// Records that `view` is this part of x, and returns it.
 Tensor record_part(const In& x, Tensor view, const Part& part);
 /// Overload for an op that takes such parts by its own arguments.

@@ -52,6 +52,47 @@ struct Model {
     std::vector<Tensor> parameters() const { return {cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh, head.weight, head.bias}; }
 };
 
+// x^3 scale, for one tensor and for a block of them.
+struct ScaledCube : Function<ScaledCube> {
+    using Batched = ScaledCube;
+    static constexpr std::uint64_t shared_in_batch = 0b10;
+    static inline std::vector<Shape> seen;
+    static Tensor forward(FunctionContext& context, const Tensor& x, const Tensor& scale) {
+        seen.push_back(x.shape());
+        context.save({x, scale});
+        return x * x * x * scale;
+    }
+    static std::pair<Tensor, Tensor> backward(FunctionContext& context, const Tensor& g) {
+        const Tensor x = context.saved(0), scale = context.saved(1);
+        return {g * 3 * x * x * scale, g * x * x * x};
+    }
+};
+
+// Sums and differences of two; the group's form is another function.
+struct BothOfBlocks : Function<BothOfBlocks> {
+    static inline int calls = 0;
+    static std::pair<Tensor, Tensor> forward(FunctionContext&, const Tensor& a, const Tensor& b) {
+        ++calls;
+        if (a.shape() != b.shape()) throw std::runtime_error("other shapes");
+        return {a + b, a - b};
+    }
+    static std::pair<Tensor, Tensor> backward(FunctionContext&, const Tensor& sum, const Tensor& difference) {
+        return {sum + difference, sum - difference};
+    }
+};
+struct Both : Function<Both> {
+    using Batched = BothOfBlocks;
+    static inline int calls = 0;
+    static std::pair<Tensor, Tensor> forward(FunctionContext& context, const Tensor& a, const Tensor& b) {
+        ++calls;
+        --BothOfBlocks::calls;
+        return BothOfBlocks::forward(context, a, b);
+    }
+    static std::pair<Tensor, Tensor> backward(FunctionContext& context, const Tensor& sum, const Tensor& difference) {
+        return BothOfBlocks::backward(context, sum, difference);
+    }
+};
+
 void check_close(const Tensor& have, const Tensor& want, double tolerance) {
     REQUIRE(have.shape() == want.shape());
     INFO(have.str() << " and " << want.str());
@@ -530,4 +571,157 @@ TEST_CASE("a schedule is drawn, with a line a step and a column an item") {
           "   0  exp      ###\n"
           "   1  tanh     #.#\n"
           "   2  sigmoid  222\n");
+}
+
+TEST_CASE("gradients of rows reach what they are rows of, whoever looks at them") {
+    manual_seed(4);
+    const Tensor x = randn({6, 3}, float64).requires_grad_(), weight = randn({5, 3}, float64), other = randn({6, 3}, float64);
+    Tape tape({.persistent = true});
+    const Tensor whole = x * 2;
+    const std::vector<Tensor> rows = whole.unbind();
+    // Rows in another order, one twice, and a run of neighbours; then all of them.
+    const Tensor some = stack({rows[4], rows[1], rows[2], rows[3], rows[1]}), all = stack(rows);
+    const Tensor loss = sum(some * weight) + sum(all * other);
+    Tensor wanted = other.clone();
+    const std::vector<int> order = {4, 1, 2, 3, 1};
+    for (int k = 0; k < 5; ++k) wanted[order[static_cast<std::size_t>(k)]].add_(weight[k]);
+    check_close(tape.gradient(loss, x), 2 * wanted, 1e-12);
+    check_close(tape.gradient(loss, rows[1]), wanted[1], 1e-12);
+    check_close(tape.gradient(loss, rows[0]), wanted[0], 1e-12);
+    check_close(tape.gradient(loss, whole), wanted, 1e-12);
+    check_close(tape.gradient(loss, x, {.create_graph = true}), 2 * wanted, 1e-12);
+    Tensor seen;
+    rows[2].register_hook([&](const Tensor& g) {
+        seen = g.clone();
+        return g * 10;
+    });
+    Tensor scaled = wanted.clone();
+    scaled[2].mul_(10);
+    check_close(tape.gradient(loss, x), 2 * scaled, 1e-12);
+    check_close(seen, wanted[2], 1e-12);
+    rows[3].retain_grad();
+    tape.backward(loss);
+    check_close(x.grad(), 2 * scaled, 1e-12);
+    check_close(rows[3].grad(), wanted[3], 1e-12);
+}
+
+TEST_CASE("what joins neighbours of a group is a tensor of its own") {
+    const std::vector<int> items = {0, 1, 2};
+    const std::vector<Tensor> made = batch(items, [](int n) {
+        const std::vector<int> children = {2 * n, 2 * n + 1};
+        const std::vector<Tensor> rows = batch(children, [](int child) { return full({2}, child) + 1; });
+        Tensor joined = cat({rows[0], rows[1]}), alone = cat({rows[0]}), one = stack({rows[1]});
+        joined.mul_(100);
+        alone.mul_(100);
+        one.mul_(100);
+        return cat({rows[0], rows[1], joined});
+    });
+    for (const int n : items) {
+        const double a = 2 * n + 1, b = a + 1;
+        CHECK(made[static_cast<std::size_t>(n)].to_vector<double>() == std::vector{a, a, b, b, 100 * a, 100 * a, 100 * b, 100 * b});
+    }
+}
+
+TEST_CASE("groups see a weight as it is when they are computed") {
+    manual_seed(5);
+    constexpr int count = 40, steps = 12;
+    Tensor weight = randn({20, 20}, float64) / 4;
+    const Tensor start = randn({count, 20}, float64);
+    Tensor wanted = start;
+    for (int step = 0; step < steps; ++step) wanted = matmul(wanted, transpose(step < 8 ? weight : 2 * weight, 0, 1));
+    std::vector<int> items(count);
+    std::iota(items.begin(), items.end(), 0);
+    const std::vector<Tensor> made = batch(items, [&](int n) {
+        Tensor h = start[n];
+        for (int step = 0; step < steps; ++step) {
+            if (step == 8 && n == count - 1) weight.mul_(2);  // the others wait for their eighth product
+            h = linear(h, weight);
+        }
+        return h;
+    });
+    check_close(stack(made), wanted, 1e-12);
+}
+
+TEST_CASE("many items that fork give what they give one by one, or the first one's error") {
+    std::vector<int> items(60);
+    std::iota(items.begin(), items.end(), 0);
+    const auto sum_of = [](int n, int bad) {
+        const std::vector<int> parts = {n, n + 1, n + 2};
+        const Tensor before = full({3}, n) * 2;
+        Tensor total = zeros({3});
+        for (const Tensor& part : batch(parts, [&](int part) {
+                 const Tensor doubled = full({3}, part) * 2;
+                 if (n >= bad && part == n + 1) throw std::runtime_error("item " + std::to_string(n));
+                 return exp(doubled / 100);
+             })) {
+            total = total + part * before;
+        }
+        return total;
+    };
+    const auto whole = [&](int n) { return sum_of(n, 1000); };
+    const std::vector<Tensor> one_by_one = batch(items, whole, {.together = false}), together = batch(items, whole);
+    for (std::size_t i = 0; i < items.size(); ++i) check_close(together[i], one_by_one[i], 1e-6);
+    CHECK_THROWS_WITH(batch(items, [&](int n) { return sum_of(n, 5); }), "item 5");
+}
+
+TEST_CASE("a function of the user's own runs once for a group if it says how") {
+    manual_seed(6);
+    const Tensor scale = randn({3}, float64).requires_grad_(), x = randn({4, 3}, float64).requires_grad_();
+    const std::vector<int> items = {0, 1, 2, 3};
+    const auto outcome = [&](bool together) {
+        Tape tape;
+        const std::vector<Tensor> made = batch(items,
+                                               [&](int n) {
+                                                   const std::vector<Tensor> both = Both::apply_many({x[n], tanh(x[(n + 1) % 4])});
+                                                   return ScaledCube::apply(both[0], scale) - both[1];
+                                               },
+                                               {.together = together});
+        std::vector<Tensor> first = tape.gradient(square(stack(made)).sum(), {x, scale}, {.create_graph = true});
+        std::vector<Tensor> second = tape.gradient(square(first[0]).sum() + square(first[1]).sum(), {x, scale});
+        first.insert(first.end(), second.begin(), second.end());
+        first.push_back(stack(made));
+        return first;
+    };
+    ScaledCube::seen.clear();
+    Both::calls = BothOfBlocks::calls = 0;
+    const std::vector<Tensor> together = outcome(true);
+    if (detail::has_fibers()) {
+        CHECK(ScaledCube::seen == std::vector<Shape>{{4, 3}});
+        CHECK((Both::calls == 0 && BothOfBlocks::calls == 1));
+    }
+    const std::vector<Tensor> one_by_one = outcome(false);
+    for (std::size_t k = 0; k < together.size(); ++k) check_close(together[k], one_by_one[k], 1e-10);
+    // A group that fails runs one by one, so that each item has its own error.
+    Both::calls = 0;
+    CHECK_THROWS_WITH(batch(items, [&](int n) { return Both::apply_many({zeros({2}), zeros({n == 9 ? 2 : 1})})[0]; }), "other shapes");
+}
+
+TEST_CASE("nan in a group is blamed on the line of the item that makes it") {
+    const Tensor x = tensor({1.0, 4.0, 0.0, 9.0}, float64).requires_grad_();
+    const std::vector<int> items = {0, 1, 2, 3};
+    int plain = 0, at_zero = 0;
+    const auto run = [&](bool has_gradient) {
+        const CheckFiniteScope check;
+        Tape tape;
+        const std::vector<Tensor> roots = batch(items, [&](int n) {
+            if (n != 2) {
+                plain = __LINE__ + 1;
+                return has_gradient ? sqrt(x[n]) : log(x[n]);
+            }
+            at_zero = __LINE__ + 1;
+            return has_gradient ? sqrt(x[n]) : log(x[n]);
+        });
+        tape.backward(stack(roots).sum());
+    };
+    for (const bool has_gradient : {true, false}) {
+        std::string text;
+        try {
+            run(has_gradient);
+        } catch (const NonFiniteError& error) {
+            text = error.what();
+        }
+        INFO(text);
+        CHECK_THAT(text, Catch::Contains("batch_test.cpp:" + std::to_string(at_zero) + ": " + (has_gradient ? "sqrt" : "log")));
+    }
+    CHECK(plain > 0);
 }
