@@ -5,6 +5,8 @@
 // setting they sort the items first and add them in order, which takes several times as long. Convolutions and their
 // gradients then use only deterministic algorithms of cuDNN; scatter_reduce of "prod" throws DeviceError for floats. Same as PyTorch's
 // torch.use_deterministic_algorithms.
+//
+// With this setting, ops in batch() also give the same values as one by one: see ops/batch/README.md.
 #pragma once
 
 namespace tapir {

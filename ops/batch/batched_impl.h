@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -35,17 +36,21 @@ inline bool in_batch() noexcept { return watching_ops && batch_instance && !thre
 /// A group's operands.
 class Batched {
  public:
-    Batched(std::int64_t count, const Tensor* operands, std::uint64_t blocks) noexcept : count_(count), operands_(operands), blocks_(blocks) {}
+    Batched(std::int64_t count, const Tensor* operands, std::uint64_t blocks, const double* numbers = nullptr) noexcept
+        : count_(count), operands_(operands), blocks_(blocks), numbers_(numbers) {}
 
     /// The number of instances: the size of dimension 0 of the blocks.
     std::int64_t count() const noexcept { return count_; }
     const Tensor& operator[](int k) const noexcept { return operands_[k]; }
     bool is_block(int k) const noexcept { return k >= 64 || (blocks_ >> k & 1); }
+    /// The own number of each instance: see BatchCall::set_number().
+    std::span<const double> numbers() const noexcept { return {numbers_, static_cast<std::size_t>(count_)}; }
 
  private:
     std::int64_t count_;
     const Tensor* operands_;
     std::uint64_t blocks_;  // a bit for each of the first operands; later ones are blocks
+    const double* numbers_;
 };
 
 /// Number arguments that calls of one group have in common, as words.
@@ -97,6 +102,12 @@ struct BatchCall {
     /// Its operands, all of one type, are the rows of one block: those of the first instance, then those of the second.
     void put_in_one_block() noexcept { is_one_block = true; }
 
+    /// A number argument that may be another in each call of a group.
+    void set_number(double of_call) noexcept {
+        has_number = true;
+        number = of_call;
+    }
+
     static constexpr int kMostOperands = 255;  // calls with more run alone
     static constexpr int kFew = 5;
     const OpInfo& op;
@@ -107,7 +118,8 @@ struct BatchCall {
     BatchKey key;
     std::uint64_t shared, same;  // of the first 64
     bool rounds_otherwise;
-    bool is_one_block = false;
+    bool is_one_block = false, has_number = false;
+    double number = 0;
 
     bool may_share(int k) const noexcept { return k < 64 && (shared >> k & 1); }
     bool must_share(int k) const noexcept { return k < 64 && (same >> k & 1); }

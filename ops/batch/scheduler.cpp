@@ -531,7 +531,9 @@ class Scheduler {
         Log::ItemSpan span{records(), 0, 0, 0, call_, 0, static_cast<std::uint32_t>(count)};
         const std::uint64_t blocks = put_together(calls, count);
         span.rule = records();
-        first.rule(Batched(m, operands_.data(), blocks), results);
+        numbers_.clear();
+        for (std::size_t i = 0; first.call.has_number && i < count; ++i) numbers_.push_back(calls[i]->call.number);
+        first.rule(Batched(m, operands_.data(), blocks, numbers_.data()), results);
         operands_.clear();
         span.rows = records();
         for (int r = 0; r < first.result_count; ++r) {
@@ -613,6 +615,7 @@ class Scheduler {
     std::deque<BatchInstance*> ready_;
     std::vector<Group> groups_;
     std::vector<Tensor> operands_, rows_;  // of the group that is computed
+    std::vector<double> numbers_;
     std::vector<Laid> laid_;
     std::int64_t order_ = 0, round_ = 0;
     std::deque<BatchInstance*> held_;  // items that wait until they may fork

@@ -660,7 +660,34 @@ namespace {
 
 Tensor with_number(const ElementwiseOp& op, const Tensor& t, Scalar number, int place, const Loc& loc);
 
+// Items may have other numbers where these do not decide on a dtype.
+bool in_group_with_numbers(const ElementwiseOp& op, const Tensor& t, Scalar number, int place, const Loc& loc, Tensor& out) {
+    const auto rule = [&](const detail::Batched& b, Tensor* results) {
+        const std::span<const double> numbers = b.numbers();
+        const auto is_first = [&](double other) { return other == numbers[0] && std::signbit(other) == std::signbit(numbers[0]); };
+        if (std::all_of(numbers.begin(), numbers.end(), is_first)) {
+            results[0] = with_number(op, b[0], number, place, loc);
+            return;
+        }
+        Shape shape = b[0].shape();
+        for (int d = 1; d < shape.rank(); ++d) shape.raw(d) = 1;
+        Tensor of_rows = detail::make_empty(shape, t.dtype(), cpu, loc);
+        for (std::size_t i = 0; i < numbers.size(); ++i) {
+            detail::store(t.dtype(), of_rows.impl()->data + i * itemsize(t.dtype()), Scalar(numbers[i]));
+        }
+        of_rows = of_rows.to(t.device());
+        results[0] = place == 1 ? binary(op, b[0], of_rows, loc) : binary(op, of_rows, b[0], loc);
+    };
+    detail::BatchCall call(op.info, loc, {&t}, detail::batch_key(place, /*numbers differ*/ true));
+    call.set_number(number.as_double());
+    return detail::batched(call, rule, {&out});
+}
+
 [[gnu::noinline]] bool in_group_with_number(const ElementwiseOp& op, const Tensor& t, Scalar number, int place, const Loc& loc, Tensor& out) {
+    const bool is_exact = number.kind() == Scalar::Kind::floating || std::abs(number.as_double()) < 0x1p53;
+    if ((t.dtype() == float32 || t.dtype() == float64) && is_exact && !std::isnan(number.as_double())) {
+        return in_group_with_numbers(op, t, number, place, loc, out);
+    }
     const bool is_whole = number.kind() != Scalar::Kind::floating;
     const detail::BatchKey key =
         is_whole ? detail::batch_key(number.kind(), place, number.as_int64()) : detail::batch_key(number.kind(), place, number.as_double());

@@ -725,3 +725,32 @@ TEST_CASE("nan in a group is blamed on the line of the item that makes it") {
     }
     CHECK(plain > 0);
 }
+
+TEST_CASE("items with numbers of their own are computed together") {
+    manual_seed(7);
+    const Tensor x = randn({5, 3}).requires_grad_();
+    const std::vector<double> numbers = {1.5, 0, -0.0, 2, 1e300};
+    const std::vector<int> items = {0, 1, 2, 3, 4};
+    BatchReport report;
+    const auto outcome = [&](bool together) {
+        Tape tape;
+        const std::vector<Tensor> made =
+            batch(items,
+                  [&](int n) {
+                      const double number = numbers[static_cast<std::size_t>(n)];
+                      const Tensor y = (x[n] + number) * (n + 1) - 2;
+                      return stack({y, number / exp(x[n]), 1 / (x[n] * number), to(x[n] < number, float32), pow(abs(x[n]), number)});
+                  },
+                  {.together = together, .report = together ? &report : nullptr});
+        return std::vector{stack(made), tape.gradient(stack(made).narrow(0, 0, 4).narrow(1, 0, 2).sum(), x)};
+    };
+    const std::vector<Tensor> have = outcome(true), want = outcome(false);
+    CHECK(equal(have[0], want[0]));
+    check_close(have[1], want[1], 1e-6);
+    if (!detail::has_fibers()) return;
+    for (const char* op : {"add", "mul", "div", "lt", "pow"}) {
+        INFO(op);
+        CHECK(report.ops.at(op).alone == 0);
+    }
+    CHECK(report.ops.at("add").groups == 1);
+}
