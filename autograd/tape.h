@@ -70,7 +70,7 @@ class Tape {
     std::vector<GradientUse> gradient_by_use(const Tensor& y, const Tensor& x, const BackwardOptions& options = {}, Loc loc = Loc::current());
 
     /// The gradients of each loss by itself: for each parameter, (losses, *parameter). The losses have one element each. If they are results of one
-    /// batch(), each of another item, one backward pass computes all; else each takes one. Hooks are not applied. The records stay
+    /// batch(), each of another item, one backward pass computes all; else each takes one. Hooks on parameters are not applied. The records stay
     /// as with retain_graph, so that backward() may follow. Throws like gradient(), ValueError without losses, ShapeError.
     ///     const std::vector<Tensor> losses = batch(examples, loss_of);
     ///     const std::vector<Tensor> each = tape.per_example_gradients(losses, model.parameters());

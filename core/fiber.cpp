@@ -13,6 +13,9 @@
 #include <cxxabi.h>
 #include <boost/context/detail/fcontext.hpp>
 #endif
+#if __has_include(<valgrind/valgrind.h>)
+#include <valgrind/valgrind.h>
+#endif
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
@@ -40,9 +43,17 @@ FiberStack::FiberStack(std::size_t bytes) : size_((bytes + page_size() - 1) / pa
         throw std::bad_alloc();
     }
     low_ = static_cast<std::byte*>(memory) + page_size();
+#ifdef VALGRIND_STACK_REGISTER
+    valgrind_ = VALGRIND_STACK_REGISTER(low_, high());  // a few instructions that do nothing outside of valgrind
+#endif
 }
 
-FiberStack::~FiberStack() { ::munmap(static_cast<std::byte*>(low_) - page_size(), size_ + page_size()); }
+FiberStack::~FiberStack() {
+#ifdef VALGRIND_STACK_REGISTER
+    VALGRIND_STACK_DEREGISTER(valgrind_);
+#endif
+    ::munmap(static_cast<std::byte*>(low_) - page_size(), size_ + page_size());
+}
 
 #ifdef TAPIR_HAVE_BOOST_CONTEXT
 namespace context = boost::context::detail;

@@ -27,8 +27,9 @@ class FiberStack {
     std::size_t size() const noexcept { return size_; }
 
  private:
-    void* low_;         // the first byte that may be used
-    std::size_t size_;  // from there on
+    void* low_;              // the first byte that may be used
+    std::size_t size_;       // from there on
+    unsigned valgrind_ = 0;  // its number of this stack, if it is running
 };
 
 class Fiber {

@@ -1,7 +1,7 @@
 // per_example_gradients: one walk whose contributions to parameters are told apart by the items of batch() that they come from.
 //
 // The log notes which records of batch() belong to which item (Log::ItemSpan). The rule of a group's record gives a parameter one contribution
-// for all rows, and Walk::splits asks for it row by row. Where that does not tell items apart, the gradients are computed loss by loss.
+// for all rows, and Walk::by_rows asks for one in which rows can be told apart. Where they cannot, the gradients are computed loss by loss.
 #include <algorithm>
 #include <map>
 
@@ -25,8 +25,8 @@ class ExampleWatcher : public OpWatcher {
         for (const Tensor& x : parameters) {
             Shape shape = x.shape();
             shape.insert(0, static_cast<std::int64_t>(row_of_.size()));
-            gradients.push_back(gradient_ops::zeros(shape, x.dtype(), x.device()));
-            parameter_of_.emplace(log.value_of(x.impl(), loc), gradients.size() - 1);
+            const auto [place, is_new] = parameter_of_.emplace(log.value_of(x.impl(), loc), gradients.size());
+            gradients.push_back(is_new ? gradient_ops::zeros(shape, x.dtype(), x.device()) : gradients[place->second]);  // or named twice
         }
     }
 

@@ -112,6 +112,7 @@ TEST_CASE("gradients of each example take one pass where items do not mix, and a
     check_each(tape, {losses[1], losses[1]}, {w});                         // twice the same
     check_each(tape, {(w * 2).sum(), (w * start).sum()}, {w, start});      // of none
     check_each(tape, {losses[0] + losses[1], losses[2] * 1}, {w, start});  // computed with afterwards
+    check_each(tape, losses, {w, start, w});
     const Tensor by_function = per_example_gradients(losses, {w})[0];
     CHECK(allclose(by_function, tape.per_example_gradients(losses, {w})[0], 0, 0));
 }
