@@ -60,6 +60,12 @@ struct BatchKey {
     int count = 0;
     bool fits = true;
 
+    BatchKey() noexcept {}  // the words are not set
+    BatchKey(const BatchKey& other) noexcept : count(other.count), fits(other.fits) {
+        std::memcpy(words, other.words, static_cast<std::size_t>(count) * sizeof(words[0]));
+    }
+    BatchKey& operator=(const BatchKey&) = delete;
+
     template <class T>
     void add(const T& value) noexcept {
         static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 8);

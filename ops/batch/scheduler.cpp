@@ -633,6 +633,23 @@ bool is_of_type(const TensorImpl* x, const TensorImpl* y) noexcept {
     return x->dtype == y->dtype && x->device == y->device && x->rank == y->rank && std::equal(x->sizes, x->sizes + x->rank, y->sizes);
 }
 
+// Small sizes are packed into the word of the dtype, rank and device.
+bool add_type(Waiting& waiting, const TensorImpl* x) noexcept {
+    if (!x) return waiting.add(~std::uint64_t{0});
+    constexpr std::uint64_t sizes_follow = 0x80;
+    const std::uint64_t type = std::uint64_t{x->rank} | static_cast<std::uint64_t>(x->dtype) << 8 | device_bits(x->device);
+    const auto size = [&](int d) { return d < x->rank ? static_cast<std::uint64_t>(x->sizes[d]) : 0; };
+    bool fits = true;
+    if (x->rank <= 2 && (size(0) | size(1)) < 0x8000) {
+        fits = waiting.add(type | size(0) << 32 | size(1) << 48);
+    } else {
+        fits = waiting.add(type | sizes_follow);
+        for (int d = 0; d < x->rank; ++d) fits &= waiting.add(size(d));
+    }
+    if (x->device.type != DeviceType::cpu) fits &= waiting.add_address(device_api::current_stream(x->device.index));
+    return fits;
+}
+
 // Puts the numbers that make calls alike into `waiting`. Returns false for a call that runs alone.
 bool describe(Waiting& waiting, const BatchCall& call) {
     const ThreadState& state = thread;
@@ -640,7 +657,8 @@ bool describe(Waiting& waiting, const BatchCall& call) {
     fits &= waiting.add_address(&call.op) && waiting.add_address(state.log) && waiting.add_address(state.autocast);
     for (int w = 0; w < call.key.count; ++w) fits &= waiting.add(call.key.words[w]);
     bool is_tracked = false;
-    std::uint64_t alike = 1;  // operands in a row of one type: a stack() has many
+    constexpr std::uint64_t several = std::uint64_t{1} << 63;  // no type has this bit
+    std::uint64_t alike = 1;                                   // operands in a row of one type: a stack() has many
     for (int k = 0; k < call.operand_count && fits; ++k) {
         const TensorImpl* const x = call.operands[k]->impl();
         is_tracked |= x && state.log && ((x->flags & TensorImpl::kRequiresGrad) || x->node.tape == state.log->id);
@@ -653,12 +671,10 @@ bool describe(Waiting& waiting, const BatchCall& call) {
             ++alike;
             continue;
         }
-        fits &= waiting.add(std::exchange(alike, 1)) &&
-            waiting.add(x ? std::uint64_t{x->rank} | static_cast<std::uint64_t>(x->dtype) << 8 | device_bits(x->device) : ~std::uint64_t{0});
-        if (x && x->device.type != DeviceType::cpu) fits &= waiting.add_address(device_api::current_stream(x->device.index));
-        for (int d = 0; x && d < x->rank; ++d) fits &= waiting.add(static_cast<std::uint64_t>(x->sizes[d]));
+        if (alike > 1) fits &= waiting.add(several | std::exchange(alike, 1));
+        fits &= add_type(waiting, x);
     }
-    fits &= waiting.add(alike);
+    if (alike > 1) fits &= waiting.add(several | alike);
     return fits && waiting.add(is_tracked);
 }
 
