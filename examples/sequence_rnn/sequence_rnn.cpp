@@ -125,12 +125,12 @@ void run(int argc, char** argv) {
     app.add_option("--steps", o.steps)->capture_default_str();
     app.add_option("--lr", o.lr, "Adam's")->capture_default_str();
     app.add_option("--init", o.init, "of the recurrent matrix: identity, orthogonal or normal")->capture_default_str();
-    app.add_flag("--together,!--no-batch", o.together, "compute sequences whose lengths differ at the same time, or not [from hidden 150 on]");
+    app.add_flag("--together,!--no-batch", o.together, "compute sequences whose lengths differ at the same time, or not [from hidden 128 on]");
     app.add_flag("--report", o.report, "say what was computed together of these");
     app.add_option("--chart", o.chart, "where the picture goes; '' for none")->capture_default_str();
     app.add_option("--seed", seed)->capture_default_str();
     show::parse(app, argc, argv);
-    if (!o.together) o.together = o.hidden >= 150;  // small products gain less than it costs
+    if (!o.together) o.together = o.hidden >= 128;  // smaller products gain less than it costs
     if (o.shortest > o.length) throw std::runtime_error(fmt::format("--shortest {} is longer than --length {}", o.shortest, o.length));
     manual_seed(seed);
     Model model(o);

@@ -36,7 +36,7 @@ Options parse_options(int argc, char** argv) {
     app.add_option("--hidden", o.hidden, "width of the states")->check(above_zero);
     app.add_option("--embedding", o.embedding, "width of the word vectors [as hidden]")->check(above_zero);
     app.add_option("--batch", o.batch, "trees a step")->check(above_zero)->capture_default_str();
-    app.add_flag("--together,!--no-batch", o.together, "compute all trees of a step at the same time, or not [from hidden 150 on]");
+    app.add_flag("--together,!--no-batch", o.together, "compute all trees of a step at the same time, or not [from hidden 64 on]");
     app.add_flag("--report", o.report, "say what was computed together in training");
     app.add_option("--optimizer", o.optimizer, "sgd, adagrad, adam or adamw")->check(CLI::IsMember({"sgd", "adagrad", "adam", "adamw"}));
     app.add_option("--lr", o.lr, "learning rate")->check(above_zero);
@@ -65,7 +65,7 @@ Options parse_options(int argc, char** argv) {
     if (o.epochs == 0) o.epochs = sst ? 10 : 12;
     if (o.hidden == 0) o.hidden = sst ? 150 : 64;
     if (o.embedding == 0) o.embedding = o.hidden;
-    if (!o.together) o.together = o.hidden >= 150;  // small products gain less than it costs
+    if (!o.together) o.together = o.hidden >= 64;  // smaller products gain less than it costs
     if (o.optimizer.empty()) o.optimizer = sst ? "adagrad" : "adam";
     if (o.lr == 0) o.lr = sst ? 0.05 : 0.003;
     if (o.lr_decay.empty()) o.lr_decay = sst ? "none" : "linear";
