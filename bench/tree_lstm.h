@@ -27,7 +27,7 @@ inline Tensor fixed(const tapir::Shape& shape, std::uint32_t seed) {
     Tensor made = tapir::empty(shape, tapir::cpu);
     const std::vector<float> weights = fixed_weights(static_cast<std::size_t>(made.numel()), seed);
     std::copy(weights.begin(), weights.end(), made.data<float>());
-    return made.to(tapir::default_device()).detach().requires_grad_();
+    return made.to(tapir::default_device()).clone().detach().requires_grad_();  // a copy, whose address nobody has
 }
 
 struct TreeLstm {

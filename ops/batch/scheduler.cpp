@@ -307,7 +307,8 @@ class Scheduler {
 
     Tensor laid_for_groups(const Tensor& w, std::int64_t rows) {
         const TensorImpl* const x = w.impl();
-        const bool is_plain = x->device == cpu && (x->dtype == float32 || x->dtype == float64) && x->is_contiguous();
+        // A weight whose address was given out may change unnoticed.
+        const bool is_plain = x->device == cpu && (x->dtype == float32 || x->dtype == float64) && x->is_contiguous() && !x->storage->is_exposed;
         // Fewer rows are computed as fast as it is, and many are worth packing the matrix anew.
         if (!is_plain || rows < 5 || rows > 128 || x->sizes[1] < 16) return w;
         auto known = std::find_if(laid_.begin(), laid_.end(), [&](const Laid& laid) { return laid.weight.is_same(w); });
@@ -362,6 +363,7 @@ class Scheduler {
             held_.push_back(&item);
             item.awaits = &frame;
             item.fiber.suspend();
+            item.awaits = nullptr;
         }
         item.has_forked = true;
         ++forking_;

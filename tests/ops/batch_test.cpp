@@ -640,6 +640,19 @@ TEST_CASE("groups see a weight as it is when they are computed") {
         return h;
     });
     check_close(stack(made), wanted, 1e-12);
+
+    // The same, written to by its address.
+    const Tensor twice = weight.clone();
+    weight.mul_(0.5);
+    const std::vector<Tensor> again = batch(items, [&](int n) {
+        Tensor h = start[n];
+        for (int step = 0; step < steps; ++step) {
+            if (step == 8 && n == count - 1) std::copy_n(twice.data<double>(), twice.numel(), weight.data<double>());
+            h = linear(h, weight);
+        }
+        return h;
+    });
+    check_close(stack(again), wanted, 1e-12);
 }
 
 TEST_CASE("many items that fork give what they give one by one, or the first one's error") {
