@@ -489,6 +489,7 @@ Tensor composed_linear(const In& x, const In& weight, const Tensor& bias) {
 }
 
 // linear() of operands that fit. laid: the weight, or its elements with other strides. products: the rows are computed in so many.
+template <bool in_group>  // each its own, so that a call outside of batch() pays nothing
 [[gnu::always_inline]] inline Tensor linear_of(const In& x, const In& weight, const Tensor& bias, const TensorImpl* laid, std::int64_t products) {
     const TensorImpl *const in = x.tensor.impl(), *const w = weight.tensor.impl(), *const b = bias.impl();
     Tensor out;
@@ -501,17 +502,22 @@ Tensor composed_linear(const In& x, const In& weight, const Tensor& bias) {
         const std::int64_t rows = w->sizes[1] > 0 ? in->numel / w->sizes[1] : Shape(sizes, in->rank - 1).numel();
         sizes[in->rank - 1] = w->sizes[0];
         out = detail::make_empty(sizes, in->rank, rows * w->sizes[0], in->dtype, in->device, x.loc);
+        const auto whole = [&]() __attribute__((always_inline)) {
+            return MatrixProduct{in->dtype,      rows,        w->sizes[0],          w->sizes[1],      in->data,
+                                 w->sizes[1],    1,           laid->data,           laid->strides[1], laid->strides[0],
+                                 out.raw_data(), w->sizes[0], b ? b->data : nullptr};
+        };
         detail::at_line(x.loc, [&] {
-            MatrixProduct p{in->dtype,      rows,        w->sizes[0],          w->sizes[1],      in->data,
-                            w->sizes[1],    1,           laid->data,           laid->strides[1], laid->strides[0],
-                            out.raw_data(), w->sizes[0], b ? b->data : nullptr};
-            if (products > 1) {
+            if constexpr (in_group) {
+                MatrixProduct p = whole();
                 p.m /= products;
                 p.batch = products;
                 p.a_batch = p.m * p.k;
                 p.c_batch = p.m * p.n;
+                multiply(p, in->device);
+            } else {
+                multiply(whole(), in->device);
             }
-            multiply(p, in->device);
         });
     } else if (b && is_floating(in->dtype) && !as_it_is) {  // 16-bit floats are rounded once, after the bias
         const detail::UnrecordedPartsOf parts(x.loc);
@@ -564,12 +570,12 @@ Tensor linear(In x, In weight, const Tensor& bias) {
         const auto rule = [&](const detail::Batched& g, Tensor* made) {
             const bool is_exact = is_deterministic();
             const Tensor laid = is_exact ? g[1] : detail::laid_for_groups(g[1], g[0].numel() / std::max<std::int64_t>(w->sizes[1], 1));
-            made[0] = linear_of(In(g[0], x.loc), In(g[1], x.loc), g[2], laid.impl(), is_exact ? g.count() : 1);
+            made[0] = linear_of<true>(In(g[0], x.loc), In(g[1], x.loc), g[2], laid.impl(), is_exact ? g.count() : 1);
         };
         Tensor out;
         if (detail::batched({linear_op, x.loc, {&x.tensor, &weight.tensor, &bias}, {}, {.same = 0b110}}, rule, {&out})) return out;
     }
-    return linear_of(x, weight, bias, w, /*products=*/1);
+    return linear_of<false>(x, weight, bias, w, /*products=*/1);
 }
 
 namespace {
