@@ -41,7 +41,7 @@ class ExampleWatcher : public OpWatcher {
         const Contribution all{g, product ? *product : Tensor(), rows ? *rows : Tensor()};
         const Log::ItemSpan* const span = log_.span_of(index);
         if (!span || span->call != call_) {
-            is_mixed |= is_parameter || (index < end_ && log_.span_of(value));
+            is_mixed |= is_parameter || (index < end_ && made_by_items(value));
         } else if (span->count == 1 || index < span->rule) {
             const std::uint32_t calls = span->count, of = static_cast<std::uint32_t>(i) / std::max(record.input_count / calls, 1u);
             const std::uint32_t item = log_.span_items[span->items + (calls == 1 ? 0 : of)];
@@ -49,7 +49,7 @@ class ExampleWatcher : public OpWatcher {
             is_mixed |= !belongs_to(value, item);
         } else if (is_shared_by(log_, *span, value)) {
             if (!is_parameter) {
-                is_mixed |= log_.span_of(value) != nullptr && !(log_.records[value]->flags & Record::kLeaf);  // one item's value, used by others
+                is_mixed |= made_by_items(value) != nullptr;  // one item's value, used by others
                 return;
             }
             const std::vector<Contribution> parts = contributions_of_rows(log_, *span, value, all);
@@ -62,9 +62,12 @@ class ExampleWatcher : public OpWatcher {
     bool is_mixed = false;  // some contribution cannot be told apart
 
  private:
+    // The span that made a value; null for one from outside, as leaves are wherever they are first used.
+    const Log::ItemSpan* made_by_items(std::uint32_t value) const noexcept {
+        return log_.records[value]->flags & Record::kLeaf ? nullptr : log_.span_of(value);
+    }
     bool belongs_to(std::uint32_t value, std::uint32_t item) const noexcept {
-        if (log_.records[value]->flags & Record::kLeaf) return true;
-        const Log::ItemSpan* const span = log_.span_of(value);
+        const Log::ItemSpan* const span = made_by_items(value);
         return !span || (span->call == call_ && log_.item_of(*span, value) == item);
     }
 

@@ -10,6 +10,7 @@
 // Where batched() returns false the op goes on alone: it has no peer, or its rule has thrown, and its own check is to tell why.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
@@ -153,15 +154,21 @@ Tensor in_group(const BatchCall& call, const OfGroup& of_group) {
     batched(call, [&](const Batched& in, Tensor* made) { made[0] = of_group(in); }, {&y});
     return y;
 }
-/// The same for an op with values and indices. Returns false where the op goes on alone.
+/// The same for an op with several results, the named parts of a struct: in_group(call, of_group, out, &QRResult::q, &QRResult::r). Returns false
+/// where the op goes on alone.
+template <class Result, class OfGroup, std::same_as<Tensor Result::*>... Part>
+    requires(sizeof...(Part) > 0)
+bool in_group(const BatchCall& call, const OfGroup& of_group, Result& out, Part... parts) {
+    const auto rule = [&](const Batched& in, Tensor* made) {
+        Result all = of_group(in);
+        ((*made++ = std::move(all.*parts)), ...);
+    };
+    return batched(call, rule, {&(out.*parts)...});
+}
+/// The same for an op with values and indices.
 template <class Pair, class OfGroup>
 bool in_group(const BatchCall& call, const OfGroup& of_group, Pair& out) {
-    const auto rule = [&](const Batched& in, Tensor* made) {
-        Pair both = of_group(in);
-        made[0] = std::move(both.values);
-        made[1] = std::move(both.indices);
-    };
-    return batched(call, rule, {&out.values, &out.indices});
+    return in_group(call, of_group, out, &Pair::values, &Pair::indices);
 }
 
 /// For the rules of products x w^T with a weight, (out, in), that many groups share: returns w, or, once groups of this batch() have had many rows, its

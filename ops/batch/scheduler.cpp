@@ -701,7 +701,6 @@ class OneByOneScope {
  public:
     OneByOneScope() noexcept : before_(std::exchange(is_one_by_one, is_one_by_one || !batch_instance)) {}
     ~OneByOneScope() { is_one_by_one = before_; }
-    bool was_inside() const noexcept { return before_; }
     OneByOneScope(const OneByOneScope&) = delete;
     OneByOneScope& operator=(const OneByOneScope&) = delete;
 
@@ -754,9 +753,9 @@ void run_batch(std::int64_t count, const std::function<void(std::int64_t)>& body
     Log* const log = thread.log;
     const std::size_t records = log ? log->records.size() : 0;
     if (!options.together || is_one_by_one || !has_fibers() || is_switched_off()) {
+        const bool is_outermost = log && !batch_instance && !is_one_by_one;
         const OneByOneScope scope_of_all;
         try {
-            const bool is_outermost = log && !batch_instance && !scope_of_all.was_inside();
             const std::uint32_t call = is_outermost ? log->batches++ : 0;
             for (std::int64_t i = 0; i < count; ++i) {
                 Generator own(seed_for(seed, static_cast<std::uint64_t>(i)));

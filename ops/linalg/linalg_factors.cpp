@@ -272,12 +272,9 @@ QRResult qr(In a, const char* mode) {
     const QRMode attrs = word == "reduced" ? QRMode::reduced : word == "complete" ? QRMode::complete : QRMode::r;
     QRResult result;
     if (detail::in_batch()) [[unlikely]] {
-        const auto rule = [&](const detail::Batched& in, Tensor* made) {
-            QRResult of_group = qr(In(in[0], a.loc), mode);
-            made[0] = std::move(of_group.q);
-            made[1] = std::move(of_group.r);
-        };
-        if (detail::batched({linalg_qr_op, a.loc, {&a.tensor}, detail::batch_key(attrs)}, rule, {&result.q, &result.r})) return result;
+        const auto of_group = [&](const detail::Batched& in) { return qr(In(in[0], a.loc), mode); };
+        const detail::BatchCall call(linalg_qr_op, a.loc, {&a.tensor}, detail::batch_key(attrs));
+        if (detail::in_group(call, of_group, result, &QRResult::q, &QRResult::r)) return result;
     }
     begin(linalg_qr_op, a);
     {
@@ -312,12 +309,9 @@ EighResult eigh_of(const In& a, const char* uplo, bool vectors) {
     const OpInfo& op = vectors ? linalg_eigh_op : linalg_eigvalsh_op;
     EighResult result;
     if (detail::in_batch()) [[unlikely]] {
-        const auto rule = [&](const detail::Batched& in, Tensor* made) {
-            EighResult of_group = eigh_of(In(in[0], a.loc), "L", vectors);
-            made[0] = std::move(of_group.eigenvalues);
-            made[1] = std::move(of_group.eigenvectors);
-        };
-        if (detail::batched({op, a.loc, {&a.tensor}}, rule, {&result.eigenvalues, &result.eigenvectors})) return result;
+        const auto of_group = [&](const detail::Batched& in) { return eigh_of(In(in[0], a.loc), "L", vectors); };
+        const detail::BatchCall call(op, a.loc, {&a.tensor});
+        if (detail::in_group(call, of_group, result, &EighResult::eigenvalues, &EighResult::eigenvectors)) return result;
     }
     begin(op, a);
     {
@@ -353,13 +347,9 @@ SVDResult svd_of(const In& a, char job) {
     const OpInfo& op = job == 'N' ? linalg_svdvals_op : linalg_svd_op;
     SVDResult result;
     if (detail::in_batch()) [[unlikely]] {
-        const auto rule = [&](const detail::Batched& in, Tensor* made) {
-            SVDResult of_group = svd_of(In(in[0], a.loc), job);
-            made[0] = std::move(of_group.u);
-            made[1] = std::move(of_group.s);
-            made[2] = std::move(of_group.vh);
-        };
-        if (detail::batched({op, a.loc, {&a.tensor}, detail::batch_key(job)}, rule, {&result.u, &result.s, &result.vh})) return result;
+        const auto of_group = [&](const detail::Batched& in) { return svd_of(In(in[0], a.loc), job); };
+        const detail::BatchCall call(op, a.loc, {&a.tensor}, detail::batch_key(job));
+        if (detail::in_group(call, of_group, result, &SVDResult::u, &SVDResult::s, &SVDResult::vh)) return result;
     }
     begin(op, a);
     {

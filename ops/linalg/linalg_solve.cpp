@@ -243,12 +243,9 @@ SlogdetResult slogdet(In a) {
     check_matrices("linalg::slogdet", a, true);
     SlogdetResult result;
     if (detail::in_batch()) [[unlikely]] {
-        const auto rule = [&](const detail::Batched& in, Tensor* made) {
-            SlogdetResult of_group = slogdet(In(in[0], a.loc));
-            made[0] = std::move(of_group.sign);
-            made[1] = std::move(of_group.logabsdet);
-        };
-        if (detail::batched({linalg_slogdet_op, a.loc, {&a.tensor}}, rule, {&result.sign, &result.logabsdet})) return result;
+        const auto of_group = [&](const detail::Batched& in) { return slogdet(In(in[0], a.loc)); };
+        const detail::BatchCall call(linalg_slogdet_op, a.loc, {&a.tensor});
+        if (detail::in_group(call, of_group, result, &SlogdetResult::sign, &SlogdetResult::logabsdet)) return result;
     }
     begin(linalg_slogdet_op, a);
     {

@@ -174,17 +174,12 @@ void layer_norm_backward_rule(Backward& b) {
 // saved: mean and rstd, x, the weight if there is one
 void layer_norm_rule(Backward& b) {
     const LayerNormAttrs& attrs = b.attrs<LayerNormAttrs>();
-    if (b.recording()) {
-        const Tensor x = b.saved(1);
+    if (b.recording() || b.rows_to_tell_apart() > 0) {
+        const Tensor x = b.saved(1), weight = attrs.has_weight ? b.saved(2) : Tensor();
         const Shape rows(x.impl()->sizes + x.dim() - attrs.dims, attrs.dims);
-        const std::vector<Tensor> gradients = layer_norm_backward(In(b.grad(), b.record().loc), In(x, b.record().loc), rows,
-                                                                  attrs.has_weight ? b.saved(2) : Tensor(), attrs.has_bias, attrs.eps);
-        for (std::size_t i = 0; i < gradients.size(); ++i) b.give(static_cast<int>(i), gradients[i]);
-        return;
-    }
-    if (b.rows_to_tell_apart() > 0) {
-        const std::vector<Tensor> gradients =
-            gradients_of_ops(b.grad(), b.saved(1), attrs.has_weight ? b.saved(2) : Tensor(), attrs, /*are_summed=*/false);
+        const std::vector<Tensor> gradients = b.recording()
+            ? layer_norm_backward(In(b.grad(), b.record().loc), In(x, b.record().loc), rows, weight, attrs.has_bias, attrs.eps)
+            : gradients_of_ops(b.grad(), x, weight, attrs, /*are_summed=*/false);
         for (std::size_t i = 0; i < gradients.size(); ++i) b.give(static_cast<int>(i), gradients[i]);
         return;
     }

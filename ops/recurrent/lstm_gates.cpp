@@ -516,16 +516,15 @@ bool step_in_group(const char* op, const GateSource* sources, int source_count, 
         operands[s] = sources[s].tensor;
     }
     std::copy(children_c, children_c + children, operands + source_count);
-    const auto rule = [&](const detail::Batched& in, Tensor* made) {
-        GateSource of_group[kMaxSources];
+    const auto of_group = [&](const detail::Batched& in) {
+        GateSource blocks[kMaxSources];
         const Tensor* c[kMaxFusedChildren + 1];
-        for (int s = 0; s < source_count; ++s) of_group[s] = {&in[s], sources[s].layout};
+        for (int s = 0; s < source_count; ++s) blocks[s] = {&in[s], sources[s].layout};
         for (int k = 0; k < children; ++k) c[k] = &in[source_count + k];
-        LSTMState next = step_of(op, of_group, source_count, c, children, /*keeps=*/false, nullptr, loc);
-        made[0] = std::move(next.h);
-        made[1] = std::move(next.c);
+        return step_of(op, blocks, source_count, c, children, /*keeps=*/false, nullptr, loc);
     };
-    return detail::batched({lstm_gates_op, loc, operands, source_count + children, key}, rule, {&state.h, &state.c});
+    const detail::BatchCall call(lstm_gates_op, loc, operands, source_count + children, key);
+    return detail::in_group(call, of_group, state, &LSTMState::h, &LSTMState::c);
 }
 
 // activations: null, or a place for them, if they are kept; `keeps`: keeps them in every case.

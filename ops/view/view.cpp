@@ -283,16 +283,25 @@ Tensor reshape_to(const In& x, const Shape& shape, const Shape& wish, const int6
     return view;
 }
 
-SplitCall split_call(const std::vector<Tensor>& pieces, int dim, bool drop) {
+constexpr int kMostPieces = 255;  // of one record
+
+// Records all pieces at once: at most kMostPieces.
+void record_together(const In& x, const Tensor* pieces, int count, int dim, bool drop) {
+    const Tensor* const input = &x.tensor;
+    TensorImpl* outputs[kMostPieces];
+    for (int i = 0; i < count; ++i) outputs[i] = pieces[i].impl();
     SplitCall call{dim, drop, {}};
-    if (!detail::is_watched()) return call;
-    for (const Tensor& piece : pieces) call.sizes.push_back(drop ? 1 : piece.impl()->sizes[dim]);
-    return call;
+    for (int i = 0; detail::is_watched() && i < count; ++i) call.sizes.push_back(drop ? 1 : outputs[i]->sizes[dim]);
+    const Pieces attrs{dim, drop};
+    const RecordArgs told{pieces_op, x.loc, &input, 1, outputs, count, nullptr, 0, &call, sizeof call};
+    RecordArgs ran{pieces_op, x.loc, &input, 1, outputs, count, nullptr, 0, &attrs, sizeof attrs};
+    ran.told = &told;
+    finish_op(ran, recording(x.loc, {input}));
 }
 
 std::vector<Tensor> record_pieces(const In& x, std::vector<Tensor> pieces, int dim, bool drop) {
     if (detail::thread.observed && !pieces.empty()) {
-        if (pieces.size() > 255) {  // more than one record holds: each piece is recorded by itself
+        if (pieces.size() > kMostPieces) {  // each piece is recorded by itself
             int64_t start = 0;
             const Shape whole = contiguous_strides(x.tensor.impl());
             for (Tensor& piece : pieces) {
@@ -309,7 +318,7 @@ std::vector<Tensor> record_pieces(const In& x, std::vector<Tensor> pieces, int d
             }
             return pieces;
         }
-        record_many(pieces_op, x.loc, {x.tensor}, pieces, {}, Pieces{dim, drop}, split_call(pieces, dim, drop));
+        record_together(x, pieces.data(), static_cast<int>(pieces.size()), dim, drop);
     }
     return pieces;
 }
@@ -318,17 +327,8 @@ std::vector<Tensor> record_pieces(const In& x, std::vector<Tensor> pieces, int d
 
 void record_unbound(const Tensor& x, const Tensor* rows, int count) {
     if (detail::is_runtime || !detail::thread.observed || count == 0) return;
-    constexpr int kMost = 255;
-    const Tensor* const input = &x;
-    TensorImpl* outputs[kMost];
-    for (int i = 0; i < count; ++i) outputs[i] = rows[i].impl();
-    SplitCall call{0, /*drop=*/true, {}};
-    if (detail::is_watched()) call.sizes.assign(static_cast<std::size_t>(count), 1);
-    const Pieces pieces{0, /*drop=*/true};
-    const RecordArgs told{pieces_op, Loc{}, &input, 1, outputs, count, nullptr, 0, &call, sizeof call};
-    RecordArgs ran{pieces_op, Loc{}, &input, 1, outputs, count, nullptr, 0, &pieces, sizeof pieces};
-    ran.told = &told;
-    finish_op(ran, recording(Loc{}, {input}));
+    const Loc none;
+    record_together(In(x, none), rows, count, 0, /*drop=*/true);
 }
 
 namespace {
