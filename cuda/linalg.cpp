@@ -8,6 +8,7 @@
 #include <cusolverDn.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
@@ -123,11 +124,33 @@ class Workspace {
     Scratch room_;
 };
 
-// Calls f(first, count) for as many matrices at a time as a batched routine accepts.
+// Singular vectors of `count` matrices of a batch from `first` on. Where the caller wants none, room for them: cuSOLVER writes to it even
+// where it is told to compute none.
+template <class T>
+class Vectors {
+ public:
+    Vectors(void* all, int64_t step, int64_t first, int count) {
+        if (!all) room_.emplace(static_cast<std::size_t>(std::max<int64_t>(step * count, 1)) * sizeof(T));
+        first_ = all ? static_cast<T*>(all) + first * step : room_->template as<T>();
+    }
+    T* get() const { return first_; }
+
+ private:
+    std::optional<Scratch> room_;
+    T* first_;
+};
+
+constexpr int64_t kMostInCall = 65535;         // matrices that a batched routine accepts
+constexpr int64_t kMostWithoutVectors = 4096;  // 64 MB of room for their vectors
+
+// Calls f(first, count) for at most so many matrices at a time.
+template <class F>
+void at_once(int64_t count, int64_t most, const F& f) {
+    for (int64_t first = 0; first < count; first += most) f(first, as_int(std::min(most, count - first)));
+}
 template <class F>
 void at_once(int64_t count, const F& f) {
-    constexpr int64_t most = 65535;
-    for (int64_t first = 0; first < count; first += most) f(first, as_int(std::min(most, count - first)));
+    at_once(count, kMostInCall, f);
 }
 
 constexpr int kMostInBatch = 512;  // rows of LU factors and triangles; not measured
@@ -298,30 +321,34 @@ void singular_values(const MatrixBatch& batch, void* left, void* values, void* r
         const Handles& own = handles();
         const cusolverEigMode_t mode = left ? CUSOLVER_EIG_MODE_VECTOR : CUSOLVER_EIG_MODE_NOVECTOR;
         const int least = std::min(a.rows, a.columns);
-        const int64_t u_step = int64_t{a.rows} * (whole ? a.rows : least), v_step = int64_t{a.columns} * (whole ? a.columns : least);
-        auto *s = static_cast<T*>(values), *u = static_cast<T*>(left), *v = static_cast<T*>(right);
-        const auto at = [](T* first, int64_t step, int64_t k) { return first ? first + k * step : nullptr; };
+        const bool have_all = whole || (!left && goes_by_jacobi(batch));  // gesvdjBatched knows no others
+        const int64_t u_step = int64_t{a.rows} * (have_all ? a.rows : least), v_step = int64_t{a.columns} * (have_all ? a.columns : least);
+        auto* s = static_cast<T*>(values);
         int wanted = 0;
         if (goes_by_jacobi(batch)) {
-            return at_once(a.count, [&](int64_t first, int count) {
-                T *u_first = at(u, u_step, first), *v_first = at(v, v_step, first), *s_first = s + first * least;
-                check(TAPIR_CALL(cusolverDn, gesvdjBatched_bufferSize)(own.solver, mode, a.rows, a.columns, a.matrix(first), a.rows, s_first, u_first,
-                                                                       a.rows, v_first, a.columns, &wanted, own.svd_options, count),
+            return at_once(a.count, left ? kMostInCall : kMostWithoutVectors, [&](int64_t first, int count) {
+                const Vectors<T> u(left, u_step, first, count), v(right, v_step, first, count);
+                T* s_first = s + first * least;
+                check(TAPIR_CALL(cusolverDn, gesvdjBatched_bufferSize)(own.solver, mode, a.rows, a.columns, a.matrix(first), a.rows, s_first, u.get(),
+                                                                       a.rows, v.get(), a.columns, &wanted, own.svd_options, count),
                       "gesvdjBatched_bufferSize");
                 const Workspace<T> work(wanted);
-                check(TAPIR_CALL(cusolverDn, gesvdjBatched)(own.solver, mode, a.rows, a.columns, a.matrix(first), a.rows, s_first, u_first, a.rows,
-                                                            v_first, a.columns, work.get(), work.size(), info + first, own.svd_options, count),
+                check(TAPIR_CALL(cusolverDn, gesvdjBatched)(own.solver, mode, a.rows, a.columns, a.matrix(first), a.rows, s_first, u.get(), a.rows,
+                                                            v.get(), a.columns, work.get(), work.size(), info + first, own.svd_options, count),
                       "gesvdjBatched");
             });
         }
         const int economy = whole ? 0 : 1;
-        check(TAPIR_CALL(cusolverDn, gesvdj_bufferSize)(own.solver, mode, economy, a.rows, a.columns, a.data, a.rows, s, u, a.rows, v, a.columns,
-                                                        &wanted, own.svd_options),
-              "gesvdj_bufferSize");
-        const Workspace<T> work(wanted);
         for (int64_t k = 0; k < a.count; ++k) {
-            check(TAPIR_CALL(cusolverDn, gesvdj)(own.solver, mode, economy, a.rows, a.columns, a.matrix(k), a.rows, s + k * least, at(u, u_step, k),
-                                                 a.rows, at(v, v_step, k), a.columns, work.get(), work.size(), info + k, own.svd_options),
+            const Vectors<T> u(left, u_step, k, 1), v(right, v_step, k, 1);
+            if (k == 0) {
+                check(TAPIR_CALL(cusolverDn, gesvdj_bufferSize)(own.solver, mode, economy, a.rows, a.columns, a.data, a.rows, s, u.get(), a.rows,
+                                                                v.get(), a.columns, &wanted, own.svd_options),
+                      "gesvdj_bufferSize");
+            }
+            const Workspace<T> work(wanted);
+            check(TAPIR_CALL(cusolverDn, gesvdj)(own.solver, mode, economy, a.rows, a.columns, a.matrix(k), a.rows, s + k * least, u.get(), a.rows,
+                                                 v.get(), a.columns, work.get(), work.size(), info + k, own.svd_options),
                   "gesvdj");
         }
     });

@@ -61,7 +61,7 @@ void triangular_solve(const Tensor& a, const Tensor& b, bool upper, bool unit);
 /// a (batch..., m, n): columns of n elements; is lost. q: undefined, or (batch..., q columns, n), its first columns; r
 /// (batch..., m, rows of r). Both are written.
 void factor_orthogonal(const Tensor& a, const Tensor& q, const Tensor& r);
-/// a becomes the eigenvectors, if wanted, else is lost. Stops if it does not converge, as does the next one.
+/// a becomes the eigenvectors, if wanted, else is lost. Stops if it does not converge, or if elements are nan or infinite, as does the next one.
 Stopped eigen(const Tensor& a, const Tensor& values, bool vectors);
 
 struct SingularValues {

@@ -431,10 +431,39 @@ void triangular_solve(const Tensor& a, const Tensor& b, bool upper, bool unit) {
 void factor_orthogonal(const Tensor& a, const Tensor& q, const Tensor& r) {
     on_gpu(a) ? on_device::factor_orthogonal(a, q, r) : on_host::factor_orthogonal(a, q, r);
 }
+
+namespace {
+
+template <class T>
+int64_t first_not_finite(const T* element, int64_t matrices, int64_t size) {
+    const T* const end = element + matrices * size;
+    const T* const found = std::find_if(element, end, [](T x) { return !std::isfinite(x); });
+    return found == end ? -1 : (found - element) / size;
+}
+
+// Stops at a matrix with elements that are nan or infinite. For these an iteration gives what it likes, or does not end: LAPACK's of singular values.
+Stopped stops_at_infinity(const Tensor& a) {
+    if (a.numel() == 0) return {};
+    const int64_t count = Matrices(a).count, size = a.numel() / count;
+    if (on_gpu(a)) {
+        const Tensor is_odd = any(logical_not(isfinite(reshape(a, {count, size}))), {1}).to(cpu);
+        const auto* const first = static_cast<const bool*>(is_odd.raw_data());
+        const bool* const found = std::find(first, first + count, true);
+        return {found == first + count ? -1 : found - first};
+    }
+    const Tensor plain = contiguous(a);
+    if (a.dtype() == float64) return {first_not_finite(static_cast<const double*>(plain.raw_data()), count, size)};
+    return {first_not_finite(static_cast<const float*>(plain.raw_data()), count, size)};
+}
+
+}  // namespace
+
 Stopped eigen(const Tensor& a, const Tensor& values, bool vectors) {
+    if (const Stopped stopped = stops_at_infinity(a); stopped.any()) return stopped;
     return on_gpu(a) ? on_device::eigen(a, values, vectors) : on_host::eigen(a, values, vectors);
 }
 SingularValues singular_values(const Tensor& a, char job) {
+    if (const Stopped stopped = stops_at_infinity(a); stopped.any()) return {{}, {}, {}, stopped};
     return on_gpu(a) ? on_device::singular_values(a, job) : on_host::singular_values(a, job);
 }
 

@@ -173,3 +173,29 @@ TEST_CASE("eigh's gradient of a symmetric matrix is symmetric, and that of its v
         }
     }
 }
+
+TEST_CASE("iterations refuse matrices with nan or infinite elements, and direct methods end") {
+    NEEDS_LAPACK;
+    for (const double odd : {std::nan(""), inf, -inf}) {
+        for (const int n : {2, 3, 40}) {
+            for (const DType dtype : {float32, float64}) {
+                for (const int place : {0, n * n - 1}) {
+                    INFO(odd << " at " << place << " of " << n << " x " << n);
+                    Tensor a = expand(eye(n, -1, dtype), {2, n, n}).clone();
+                    a[1].view({-1}).index_put_({place}, odd);
+                    const char* const told = "the algorithm did not converge for matrix 1 of the batch, which may hold nan or infinities";
+                    FAILS(ValueError, std::string("linalg::svd: ") + told, linalg::svd(a));
+                    FAILS(ValueError, std::string("linalg::svdvals: ") + told, linalg::svdvals(a));
+                    FAILS(ValueError, std::string("linalg::eigh: ") + told, linalg::eigh(a));
+                    FAILS(ValueError, std::string("linalg::eigvalsh: ") + told, linalg::eigvalsh(a));
+                    FAILS(ValueError, "did not converge", linalg::matrix_rank(a));
+                    FAILS(ValueError, "did not converge", linalg::pinv(a));
+                    FAILS(ValueError, "did not converge", linalg::matrix_norm(a, "nuc"));
+                    if (odd != inf) FAILS(ValueError, "matrix 1 of the batch is not positive definite", linalg::cholesky(a));
+                    static_cast<void>(linalg::qr(a));
+                    static_cast<void>(linalg::det(a));
+                }
+            }
+        }
+    }
+}
