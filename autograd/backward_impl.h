@@ -21,6 +21,12 @@ inline bool only_owner(const Tensor& t) noexcept {
         impl->is_contiguous();
 }
 
+/// The gradient of some rows of a value: g is contiguous, of the value's dtype and on its device.
+struct PartOfRows {
+    std::int64_t first;
+    Tensor g;
+};
+
 /// Contributions to one value's gradient that are collected to be computed together.
 /// See Note [Collected gradients] in collected.cpp.
 struct Pending {
@@ -30,6 +36,7 @@ struct Pending {
     std::vector<std::pair<Tensor, Tensor>> pairs;
     std::int64_t pair_rows = 0;
     std::vector<Tensor> terms;
+    std::vector<PartOfRows> parts;
 };
 
 struct GradientSlot {
@@ -76,6 +83,12 @@ struct Walk {
     void add_product(std::uint32_t value, const Tensor& g, const Tensor& x);
     void add_product_now(std::uint32_t value, const Tensor& g, const Tensor& x);
     void add_rows(std::uint32_t value, const Tensor& indices, const Tensor& g);
+    /// Adds g to rows `first`, `first` + 1, ... of the gradient of a value on a device, when it is needed.
+    void hold_part(std::uint32_t value, std::int64_t first, Tensor g) { slots[value].collected().parts.push_back({first, std::move(g)}); }
+    /// True if hold_part() may be called: the value's record is among those of the walk, which uses one stream.
+    bool may_hold_parts(std::uint32_t value) const noexcept {
+        return !recording && !streams && value >= begin && !(log.records[value]->flags & Record::kLeaf);
+    }
     /// Computes what is held for the value on a device.
     void sum_held(std::uint32_t value);
     /// Computes what was collected for the value, which completes its gradient.
@@ -190,6 +203,8 @@ void add_into(const Tensor& into, const Tensor& g);                       // sam
 void product_into(const Tensor& into, const Tensor& g, const Tensor& x);  // into += g^T x
 void rows_into(const Tensor& into, const Tensor& indices, const Tensor& g);
 void rows_into(const Tensor& into, const std::vector<SparseRows>& parts);
+/// Returns the sum of grad, or zeros, and the parts: on a device. Each row's terms are added in their order.
+Tensor sum_of_parts(const Tensor& grad, const std::vector<PartOfRows>& parts, const Shape& shape);
 void copy_rows(const Tensor& into, std::int64_t row, const Tensor& rows);  // into[row : row + n] = rows, on the CPU
 }  // namespace gradient_ops
 

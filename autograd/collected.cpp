@@ -9,7 +9,8 @@
 //
 // On a device, launches are the cost, and copying the rows of each use would add two. So the tensors are held as
 // they are until the value's gradient is needed, at the latest at the end of the walk: two launches join all rows,
-// and a third multiplies. Small gradients of leaves, those of biases, are held and summed in the same way.
+// and a third multiplies. Small gradients of leaves, those of biases, are held and summed in the same way. So are the
+// gradients of rows of a tensor.
 #include <algorithm>
 #include <cstring>
 
@@ -365,6 +366,11 @@ void Walk::sum_held(std::uint32_t value) {
         pending.pair_rows = 0;
         const ProfileScope scope(kCollected, detail::thread.op_loc);
         add_product_now(value, gradient_ops::concatenate(g), gradient_ops::concatenate(x));
+    }
+    if (!pending.parts.empty()) {
+        const std::vector<PartOfRows> parts = std::exchange(pending.parts, {});
+        if (slot.grad.defined()) own_gradient(slot.grad, log.records[value]->shape(), log.records[value]->dtype, log.records[value]->device);
+        slot.grad = gradient_ops::sum_of_parts(slot.grad, parts, log.records[value]->shape());
     }
     if (!pending.terms.empty()) {  // perhaps that product is the last of them
         std::vector<Tensor> terms = std::exchange(pending.terms, {});

@@ -1,4 +1,6 @@
 // The ops that backward needs: adding, summing over broadcast dimensions, collected products and rows.
+#include <algorithm>
+
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/core/deterministic.h"
 #include "tapir/core/make_impl.h"
@@ -144,6 +146,41 @@ void rows_into(const Tensor& into, const Tensor& indices, const Tensor& g) {
             add_into(detail::make_view(into.impl(), {width}, {1}, row * width), detail::make_view(rows.impl(), {width}, {1}, r * width));
         }
     }
+}
+
+Tensor sum_of_parts(const Tensor& grad, const std::vector<PartOfRows>& parts, const Shape& shape) {
+    // The terms of a row are added in launches one after the other.
+    std::vector<int> terms_of(static_cast<std::size_t>(shape[0]), grad.defined() ? 1 : 0), turns;
+    std::int64_t begun = 0;  // rows that the first launch writes
+    for (const PartOfRows& part : parts) {
+        const auto first = terms_of.begin() + part.first, end = first + part.g.size(0);
+        turns.push_back(*std::max_element(first, end));
+        std::fill(first, end, turns.back() + 1);
+        if (turns.back() == 0) begun += part.g.size(0);
+    }
+    const TensorImpl* const like = parts[0].g.impl();
+    kernels::AddPartsArgs args;
+    args.writes = !grad.defined() && begun == shape[0];
+    Tensor out = grad;
+    if (!out.defined()) out = args.writes ? detail::make_empty(shape, like->dtype, like->device, Loc{}) : zeros(shape, like->dtype, like->device);
+    args.dtype = like->dtype;
+    args.x = on_stream(out);
+    const auto add_now = [&] {
+        if (args.parts > 0) gpu::add_parts(args);
+        args.parts = 0;
+    };
+    const std::int64_t width = out.impl()->strides[0];
+    const int last = *std::max_element(turns.begin(), turns.end());
+    for (int turn = 0; turn <= last; ++turn) {
+        for (std::size_t k = 0; k < parts.size(); ++k) {
+            if (turns[k] != turn) continue;
+            if (args.parts == kernels::AddPartsArgs::kMaxParts) add_now();
+            args.part[args.parts++] = {on_stream(parts[k].g), parts[k].first * width, parts[k].g.numel()};
+        }
+        add_now();
+        args.writes = false;
+    }
+    return out;
 }
 
 Tensor concatenate(const std::vector<Tensor>& parts, int dim) { return parts.size() == 1 ? parts[0] : cat(TensorList(parts, Loc{}), dim); }

@@ -103,6 +103,19 @@ struct AddRowsArgs {
     } part[kMaxParts];
 };
 
+/// Adds to ranges of a tensor's elements, which do not overlap: x[start + i] += from[i].
+struct AddPartsArgs {
+    static constexpr int kMaxParts = 64;
+    DType dtype;
+    void* x;
+    bool writes;  // x[start + i] = from[i] instead
+    int parts = 0;
+    struct Part {
+        const void* from;
+        std::int64_t start, numel;
+    } part[kMaxParts];
+};
+
 /// out = mask ? a : b, broadcast. Strides of the result, the mask, a and b.
 struct ChooseArgs {
     unsigned size;
@@ -185,5 +198,6 @@ TAPIR_GPU_KERNEL(mask_positions, void(const tapir::kernels::MaskArgs& args))
 TAPIR_GPU_KERNEL(triangle, void(const tapir::kernels::TriangleArgs& args))
 
 TAPIR_GPU_KERNEL(join, void(const tapir::kernels::JoinArgs& args))
+TAPIR_GPU_KERNEL(add_parts, void(const tapir::kernels::AddPartsArgs& args))
 /// out: int64 (count, classes), 1 at each index's class. The index may be unchecked.
 TAPIR_GPU_KERNEL(one_hot, void(const tapir::kernels::IndexSource& index, std::int64_t count, std::int64_t classes, std::int64_t* out))

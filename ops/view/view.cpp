@@ -349,6 +349,11 @@ void add_rows_to(Walk& walk, std::uint32_t whole, int64_t first, const Tensor& g
     if (first == 0 && count == record.sizes()[0]) {  // nothing is copied
         return walk.add(whole, detail::make_view(g.impl(), record.rank, record.sizes(), nullptr, i * row));
     }
+    if (on_gpu(g)) {
+        Shape sizes = record.shape();
+        sizes.raw(0) = count;
+        return walk.hold_part(whole, first, detail::make_view(g.impl(), sizes.rank(), sizes.data(), nullptr, i * row));
+    }
     Tensor& grad = walk.slots[whole].grad;
     if (!grad.defined() || !only_owner(grad)) own_gradient(grad, record.shape(), record.dtype, record.device);
     const TensorImpl* const to = grad.impl();
@@ -358,18 +363,21 @@ void add_rows_to(Walk& walk, std::uint32_t whole, int64_t first, const Tensor& g
 
 }  // namespace
 
-void give_rows(Backward& b, const Tensor& g) {
+void give_rows(Backward& b, const Tensor& given) {
     Walk& walk = b.walk();
     const std::uint32_t* const inputs = b.record().inputs();
-    const Shape sizes = Shape(g.impl()->sizes + 1, g.dim() - 1), strides = Shape(g.impl()->strides + 1, g.dim() - 1);
+    Tensor g = given;
+    const Shape sizes = Shape(g.impl()->sizes + 1, g.dim() - 1);
+    const auto has_plain_rows = [&] { return detail::compute_contiguous(sizes.data(), g.impl()->strides + 1, sizes.rank()); };
+    if (!has_plain_rows() && b.input_count() > 1 && !b.recording()) g = gradient_ops::dense_copy(g);  // one copy for all
+    const Shape strides = Shape(g.impl()->strides + 1, g.dim() - 1);
     const int64_t row = g.strides().raw(0);
-    const bool is_plain = (g.dtype() == float32 || g.dtype() == float64) && g.device() == cpu && g.numel() > 0 &&
-        detail::compute_contiguous(sizes.data(), strides.data(), sizes.rank());
+    const bool is_plain = (on_gpu(g) || g.dtype() == float32 || g.dtype() == float64) && g.numel() > 0 && has_plain_rows();
     const bool is_contiguous = g.is_contiguous();
     for (int i = 0, run = 1; i < b.input_count(); i += run, run = 1) {
         if (!b.needs(i)) continue;
         const Record* const maker = is_plain ? unbound_from(walk, inputs[i]) : nullptr;
-        if (!maker || maker->dtype != g.dtype() || maker->device != g.device()) {
+        if (!maker || maker->dtype != g.dtype() || maker->device != g.device() || (on_gpu(g) && !walk.may_hold_parts(maker->inputs()[0]))) {
             b.give(i, b.recording() ? select(g, 0, i) : detail::make_view(g.impl(), sizes, strides, i * row));
             continue;
         }

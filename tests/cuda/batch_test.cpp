@@ -88,6 +88,34 @@ TEST_CASE("a group on a device is one launch", "[cuda]") {
     };
     CHECK(launches_of(20) == launches_of(2));
 }
+
+TEST_CASE("the gradients of a group's rows take as many launches for many rows as for few", "[cuda]") {
+    NEEDS_CUDA;
+    if (!detail::has_fibers()) return;
+    const Tensor w = randn({6, 6}, cuda).requires_grad_(), start = randn({6}, cuda);
+    const auto launches_of = [&](int count) {
+        const auto run = [&] {
+            Tape tape;
+            const std::vector<Tensor> losses = batch(numbers(count), [&](int n) {
+                Tensor h = start, sum_of = start;
+                for (int i = 0; i <= n % 5; ++i) {
+                    h = tanh(linear(h, w));
+                    sum_of = sum_of + h;
+                }
+                return sum(sum_of * h);
+            });
+            const Tensor loss = sum(stack(losses));
+            synchronize();
+            const int before = emulator::kernels_launched();
+            static_cast<void>(tape.gradient(loss, {w}));
+            synchronize();
+            return emulator::kernels_launched() - before;
+        };
+        static_cast<void>(run());
+        return run();
+    };
+    CHECK(launches_of(40) <= launches_of(10));
+}
 #endif
 
 TEST_CASE("items on streams of their own form groups of their own, whose memory outlives their use", "[cuda]") {

@@ -85,3 +85,42 @@ TEST_CASE("many small tensors are stacked, and the gradient comes apart again", 
     want.index_put_({1}, want[1] + 1);
     check_same(leaf.grad(), want);
 }
+
+TEST_CASE("rows of a tensor that are stacked give their gradients to it together", "[cuda]") {
+    NEEDS_CUDA;
+    struct Use {
+        std::vector<int> rows;
+        double factor;
+    };
+    const std::vector<std::vector<Use>> cases = {
+        {{{0, 1, 2, 3, 4}, 1}},                                     // all
+        {{{0, 1}, 1}, {{2, 3, 4}, 2}},                              // all, in runs
+        {{{1, 2, 3}, 1}},                                           // some
+        {{{4, 0, 2}, 1}, {{0, 1, 2}, 2}, {{2}, 3}},                 // some several times, in another order
+        {{{0}, 1}, {{0, 1, 2, 3, 4}, 2}},                           // all, after one
+        {{{0, 1, 2, 3, 4}, 2}, {{1, 1, 3}, 1}, {{0, 1, 2, 3}, 4}},  // one row twice in a stack
+    };
+    for (const DType dtype : {float32, float64, float16, bfloat16}) {
+        for (const Shape& row : {Shape{}, Shape{3}, Shape{2, 150}}) {
+            Shape shape = row;
+            shape.insert(0, 5);
+            for (const auto& uses : cases) {
+                INFO(dtype << ' ' << shape << ", case " << &uses - cases.data());
+                const auto gradient = [&](Device device) {
+                    Tensor leaf = counted(shape, dtype, 1).to(device).requires_grad_();
+                    Tape tape;
+                    const std::vector<Tensor> rows = unbind(leaf * 1, 0);
+                    Tensor loss = zeros({}, {dtype, device});
+                    for (const Use& use : uses) {
+                        std::vector<Tensor> used;
+                        for (const int k : use.rows) used.push_back(rows[static_cast<std::size_t>(k)]);
+                        const Tensor joined = stack(used, 0);
+                        loss = loss + sum(joined * (arange(joined.numel(), {float32, device}) % 4 + use.factor).to(dtype).reshape(joined.shape()));
+                    }
+                    return tape.gradient(loss, {leaf})[0];
+                };
+                check_same(gradient(cuda), gradient(cpu));
+            }
+        }
+    }
+}
