@@ -326,9 +326,9 @@ Result transformer(Arguments& in) {
     });
 }
 
-// The first trees of the data, one at a time, a step every kTreesPerStep.
-Result tree_lstm(Arguments& in) {
-    const std::int64_t hidden = whole(in), count = whole(in);
+// The first trees of the data: one at a time, a step every kTreesPerStep; or those of a step together, by batch().
+Result train_trees(Arguments& in, bool batched) {
+    const std::int64_t hidden = whole(in), count = whole(in), per_step = batched ? whole(in) : 1;
     std::size_t words = 0;
     const std::vector<Example>& all = examples(&words);
     if (all.empty()) throw std::runtime_error("no trees: set TAPIR_SST_DIR");
@@ -338,12 +338,19 @@ Result tree_lstm(Arguments& in) {
                              {.lr = kAdagradRate});
     const auto pass = [&] {
         double loss_first = 0, loss = 0;
-        bench::train(model, optimizer, list, bench::How::node_by_node, &loss_first, &loss);
+        if (batched) {
+            bench::train_batched(model, optimizer, list, static_cast<std::size_t>(per_step), bench::How::node_by_node, &loss_first, &loss);
+        } else {
+            bench::train(model, optimizer, list, bench::How::node_by_node, &loss_first, &loss);
+        }
         return loss;
     };
     const double check = pass();
     return {wall_time(1, pass), static_cast<double>(list.size()), check};
 }
+
+Result tree_lstm(Arguments& in) { return train_trees(in, false); }
+Result tree_lstm_batched(Arguments& in) { return train_trees(in, true); }
 
 const std::map<std::string, Result (*)(Arguments&)> kWorks = {
     {"launch", launch},
@@ -363,6 +370,7 @@ const std::map<std::string, Result (*)(Arguments&)> kWorks = {
     {"lstm", lstm},
     {"transformer", transformer},
     {"tree_lstm", tree_lstm},
+    {"tree_lstm_batched", tree_lstm_batched},
 };
 
 void answer(const std::string& line) {

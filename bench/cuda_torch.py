@@ -395,6 +395,7 @@ WORKS = {
     "lstm": lstm,
     "transformer": transformer,
     "tree_lstm": tree_lstm,
+    "tree_lstm_batched": None,
 }
 
 

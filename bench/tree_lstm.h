@@ -100,9 +100,11 @@ inline void train_batched(const TreeLstm& model, tapir::optim::Adagrad& optimize
         const std::vector<Tensor> losses = tapir::batch(examples, [&](const Example& example) {
             return tapir::cross_entropy(model.logits(example, how), example.labels, {.reduction = tapir::Reduction::sum});
         });
-        tape.backward(tapir::sum(tapir::stack(losses)));
-        for (std::size_t k = 0; k < losses.size(); ++k) {
-            *loss_pass += losses[k].item<double>();
+        const Tensor all = tapir::stack(losses);
+        tape.backward(tapir::sum(all));
+        const std::vector<float> values = all.to_vector<float>();
+        for (std::size_t k = 0; k < values.size(); ++k) {
+            *loss_pass += double{values[k]};
             if (i + k + 1 == kTreesPerStep) *loss_first = *loss_pass;
         }
         optimizer.step();
