@@ -322,6 +322,17 @@ Tensor searchsorted(In sorted_sequence, In values, bool right) {
     if (!fits) {
         fail<ShapeError>(s.loc, "searchsorted: a sequence of shape {} does not fit values of shape {}", s.tensor.shape(), values.tensor.shape());
     }
+    if (detail::in_batch()) [[unlikely]] {
+        // One sequence serves values of any shape; where each instance has its own, these are rows.
+        const bool is_row = rank == 1 && values.tensor.dim() != 1;
+        const auto of_group = [&](const detail::Batched& in) {
+            const Tensor wanted = in.is_block(0) && is_row ? reshape(in[1], {in.count(), -1}) : in[1];
+            return reshape(searchsorted(In(in[0], s.loc), wanted, right), in[1].shape());
+        };
+        const detail::BatchSharing sharing{.shared = rank == 1 ? 0b1u : 0u};
+        const detail::BatchCall call(searchsorted_op, s.loc, {&s.tensor, &values.tensor}, detail::batch_key(right), sharing);
+        if (Tensor y = detail::in_group(call, of_group); y.defined()) return y;
+    }
     const CallerScope caller(s.loc);
     const Tensor places = made_of([&] {
         DType dtype = promote(s->dtype, values->dtype);
@@ -365,20 +376,33 @@ Tensor bucketize(In x, In boundaries, bool right) {
     return searchsorted(boundaries, x, right);
 }
 
+namespace {
+
+// Looks for x, (rows, ...), among the test elements of its row, (rows, ...).
+Tensor found_in_rows(const Tensor& x, const Tensor& test_elements, int64_t rows, bool invert) {
+    if (x.numel() == 0 || test_elements.numel() == 0) return full(x.shape(), invert, {bool_, x.device()});
+    const DType dtype = promote(x.dtype(), test_elements.dtype());
+    const Tensor tests = sort(reshape(test_elements, {rows, -1}).to(dtype), 1).values, wanted = reshape(x, {rows, -1}).to(dtype);
+    const Tensor place = minimum(searchsorted(tests, wanted), tests.size(1) - 1);
+    const Tensor is_found = eq(gather(tests, 1, place), wanted);
+    return reshape(invert ? logical_not(is_found) : is_found, x.shape());
+}
+
+}  // namespace
+
 Tensor isin(In x, In test_elements, bool invert) {
     detail::check_defined(x, "isin");
     detail::check_defined(test_elements, "isin");
     detail::check_same_device("isin", x.tensor, test_elements.tensor, x.loc);
+    if (detail::in_batch()) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) {
+            return in.is_block(1) ? found_in_rows(in[0], in[1], in.count(), invert) : isin(In(in[0], x.loc), in[1], invert);
+        };
+        const detail::BatchCall call(isin_op, x.loc, {&x.tensor, &test_elements.tensor}, detail::batch_key(invert), {.shared = 0b10});
+        if (Tensor y = detail::in_group(call, of_group); y.defined()) return y;
+    }
     const CallerScope caller(x.loc);
-    const Tensor out = made_of([&] {
-        const int64_t n = test_elements->numel;
-        if (n == 0) return full(x.tensor.shape(), invert, {bool_, x->device});
-        const DType dtype = promote(x->dtype, test_elements->dtype);
-        const Tensor tests = sort(reshape(test_elements, {n}).to(dtype)).values, flat = reshape(x, {-1}).to(dtype);
-        const Tensor place = minimum(searchsorted(tests, flat), n - 1);
-        const Tensor is_found = eq(index_select(tests, 0, place), flat);
-        return reshape(invert ? logical_not(is_found) : is_found, x.tensor.shape());
-    });
+    const Tensor out = made_of([&] { return found_in_rows(x.tensor, test_elements.tensor, 1, invert); });
     record(isin_op, x.loc, {&x.tensor, &test_elements.tensor}, out, {}, invert);
     return out;
 }

@@ -14,6 +14,7 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/arrange/counting.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/mask.h"
 #include "tapir/ops/index/embedding.h"
@@ -411,6 +412,22 @@ Tensor max_bags(const Tensor& rows, const Bags& bags) {
     return where(is_empty, 0, largest);
 }
 
+// In an instance of batch(): computes the bags of all peers as those of one call. Undefined where the call goes on alone.
+Tensor in_group(const In& indices, const In& weight, const Tensor& offsets, const EmbeddingBagOptions& options) {
+    if (options.include_last_offset || indices->numel == 0) return {};
+    if (offsets.defined()) checked_offsets(indices, offsets, false);  // together, a wrong one could look like a right one of the next instance
+    const auto of_group = [&](const detail::Batched& in) {
+        EmbeddingBagOptions of_all = options;
+        if (in[3].defined()) of_all.per_sample_weights = detail::folded(in[3]);
+        if (!in[2].defined()) return detail::unfolded(embedding_bag(In(detail::folded(in[0]), indices.loc), in[1], {}, of_all), in.count());
+        const Tensor begins = in[2] + unsqueeze(arange(in.count(), {int64, in[2].device()}) * in[0].size(1), 1);
+        return detail::unfolded(embedding_bag(In(detail::folded(in[0]), indices.loc), in[1], detail::folded(begins), of_all), in.count());
+    };
+    const detail::BatchKey key = detail::batch_key(options.mode, options.padding_idx.value_or(0), options.padding_idx.has_value());
+    return detail::in_group(
+        {embedding_bag_op, indices.loc, {&indices.tensor, &weight.tensor, &offsets, &options.per_sample_weights}, key, {.same = 0b10}}, of_group);
+}
+
 }  // namespace
 
 Tensor embedding_bag(In indices, In weight, const Tensor& offsets, const EmbeddingBagOptions& options) {
@@ -432,6 +449,9 @@ Tensor embedding_bag(In indices, In weight, const Tensor& offsets, const Embeddi
     }
     const int64_t padding = options.padding_idx ? detail::padding_row("embedding_bag", *options.padding_idx, weight->sizes[0], loc) : -1;
     detail::check_same_device("embedding_bag", indices.tensor, weight.tensor, loc);
+    if (detail::in_batch()) [[unlikely]] {
+        if (Tensor y = in_group(indices, weight, offsets, options); y.defined()) return y;
+    }
     const detail::RecordedParts parts(loc);
     int64_t n = indices->numel, after = 0;
     const Tensor flat = reshape(indices, {n});

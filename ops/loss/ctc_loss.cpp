@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "tapir/autograd/backward_impl.h"
@@ -11,6 +12,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
+#include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/elementwise/mask.h"
@@ -349,6 +351,31 @@ std::vector<Tensor> losses_of(const In& log_probs, const Problem& p, bool zero_i
     return results;
 }
 
+// In an instance of batch(): the examples of all peers as those of one call. Undefined where the call goes on alone.
+Tensor in_group(const In& log_probs, const In& targets, const In& input_lengths, const In& target_lengths, const CTCLossOptions& options) {
+    const bool has_examples = log_probs.tensor.dim() == 3;
+    if (targets.tensor.dim() == 1) {  // behind those of others, targets that are too many or too few could seem right
+        const std::vector<int64_t> lengths = target_lengths.tensor.to_vector<int64_t>();
+        if (std::accumulate(lengths.begin(), lengths.end(), int64_t{0}) != targets->numel) return {};
+    }
+    const auto of_group = [&](const detail::Batched& in) {
+        const Tensor x = has_examples ? flatten(transpose(in[0], 0, 1), 1, 2) : transpose(in[0], 0, 1);
+        const Tensor all = targets.tensor.dim() == 1 ? reshape(in[1], {-1}) : detail::folded(in[1]);
+        const Tensor lengths = reshape(in[3], {-1});
+        CTCLossOptions each = options;
+        each.reduction = Reduction::none;
+        Tensor losses = ctc_loss(In(x, log_probs.loc), all, reshape(in[2], {-1}), lengths, each);
+        if (has_examples || options.reduction != Reduction::none) losses = reshape(losses, {in.count(), -1});
+        if (options.reduction == Reduction::none) return losses;
+        if (options.reduction == Reduction::sum) return sum(losses, {1});
+        return mean(losses / to(to(clamp_min(reshape(lengths, {in.count(), -1}), 1), losses.device()), losses.dtype()), {1});
+    };
+    const detail::BatchKey key = detail::batch_key(options.blank, options.zero_infinity, options.reduction);
+    const detail::BatchSharing sharing{.rounds_otherwise = options.reduction != Reduction::none};
+    return detail::in_group(
+        {ctc_loss_op, log_probs.loc, {&log_probs.tensor, &targets.tensor, &input_lengths.tensor, &target_lengths.tensor}, key, sharing}, of_group);
+}
+
 }  // namespace
 
 Tensor ctc_loss(In log_probs, In targets, In input_lengths, In target_lengths, const CTCLossOptions& options) {
@@ -360,6 +387,9 @@ Tensor ctc_loss(In log_probs, In targets, In input_lengths, In target_lengths, c
     check_reduction("ctc_loss", options.reduction, loc);
     if (!is_floating(log_probs.tensor.dtype())) {
         fail<DTypeError>(loc, "ctc_loss: needs log-probabilities of a floating dtype, not {}", name(log_probs.tensor.dtype()));
+    }
+    if (detail::in_batch()) [[unlikely]] {
+        if (Tensor y = in_group(log_probs, targets, input_lengths, target_lengths, options); y.defined()) return y;
     }
     const detail::RecordedParts parts(loc);
     const DType dtype = wide(log_probs).dtype();
