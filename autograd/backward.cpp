@@ -291,7 +291,8 @@ void BackwardRun::take_memory() {
 constexpr int kMostWalks = 100;
 
 BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& options, const Loc& loc, const char* what)
-    : tape_begin_(tape.begin_), loc_(detail::caller(loc)), what_(what), scope_(*tape.log_), new_leaves_(*tape.log_), walk_{*tape.log_, tape.begin_} {
+    : tape_begin_(tape.begin_), loc_(detail::caller(loc)), what_(what), scope_(*tape.log_), new_leaves_((take_in_joined(*tape.log_), *tape.log_)),
+      walk_{*tape.log_, tape.begin_} {
     detail::refuse_in_instance(what, loc_);
     if (!y.defined()) detail::fail_undefined(what, loc_);
     Log& log = *tape.log_;

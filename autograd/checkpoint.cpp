@@ -70,12 +70,14 @@ void checkpoint_rule(Backward& b) {
     }
     const std::size_t end = log.records.size();
     detail::set_log(paused);
-    if (y.impl()->node.tape == log.id && y.impl()->node.index >= begin) {
+    const std::uint32_t value = log.knows(y.impl()) ? log.value_of(y.impl(), b.record().loc) : kNoValue;
+    if (value == kNoValue) return;
+    if (value >= begin) {
         walk.extend(end);
-        walk.add(y.impl()->node.index, g);
+        walk.add(value, g);
         walk.run(begin, end);
-    } else if (y.impl()->node.tape == log.id) {  // fn returned one of its inputs
-        walk.add(y.impl()->node.index, g);
+    } else {  // fn returned one of its inputs
+        walk.add(value, g);
     }
 }
 

@@ -116,6 +116,9 @@ void Tensor::retain_grad(Loc loc) const {
     }
     const CallerScope caller(loc);
     const std::uint32_t value = log->value_of(impl_, loc);
+    if (value & Log::kOuter) {
+        fail<TapeError>(loc, "retain_grad: this tensor was recorded outside of this thread's TapeScope; call retain_grad on the tape's thread");
+    }
     for (const auto& [retained, tensor] : log->retained) {
         if (retained == value) return;
     }
@@ -128,8 +131,12 @@ RemovableHandle Tensor::add_hook(std::function<Tensor(const Tensor&)> hook, cons
     if (!hook) fail<ValueError>(loc, "register_hook: the function is empty");
     const bool is_leaf_of_gradients = impl_->flags & TensorImpl::kRequiresGrad;
     Log* log = detail::thread.log;
-    if (!is_leaf_of_gradients && (!log || impl_->node.tape != log->id)) {
+    if (!is_leaf_of_gradients && (!log || !log->knows(impl_))) {
         fail<TapeError>(loc, "register_hook: this tensor is neither a leaf with requires_grad_() nor recorded on a tape");
+    }
+    const std::uint32_t value = is_leaf_of_gradients ? kNoValue : log->value_of(impl_, loc);
+    if (value != kNoValue && (value & Log::kOuter)) {
+        fail<TapeError>(loc, "register_hook: this tensor was recorded outside of this thread's TapeScope; register the hook on the tape's thread");
     }
     const CallerScope caller(loc);
     RemovableHandle handle(new HookState{1, std::move(hook), loc});
@@ -140,8 +147,8 @@ RemovableHandle Tensor::add_hook(std::function<Tensor(const Tensor&)> hook, cons
         impl_->meta->drop_removed_hooks();
         impl_->meta->hooks.push_back(std::move(held));
     } else {
-        log->hooks.emplace(impl_->node.index, std::move(held));
-        log->records[impl_->node.index]->flags |= Record::kHooked;
+        log->hooks.emplace(value, std::move(held));
+        log->records[value]->flags |= Record::kHooked;
     }
     return handle;
 }

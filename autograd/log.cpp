@@ -113,7 +113,7 @@ void note_stream(Log& log, std::uint32_t index, Device device) {
 }  // namespace
 
 void check_unwritten(const TensorImpl* view, const Log& log, const Loc& loc) {
-    if (view->node.tape == log.id) return;  // value_of() checks it
+    if (log.knows(view)) return;  // value_of() checks it
     const RecordedWrite write = detail::recorded_write(view->storage);
     if (static_cast<std::int32_t>(view->node_version - write.version) >= 0) return;
     const bool is_elsewhere = write.tape & NodeRef::kElsewhere;
@@ -124,17 +124,21 @@ void check_unwritten(const TensorImpl* view, const Log& log, const Loc& loc) {
                     Shape(view->sizes, view->rank), detail::file_and_line(view->storage->last_write));
 }
 
+void check_node(const TensorImpl* input, const Loc& loc) {
+    if (input->node_version == input->storage->version) return;
+    fail<TapeError>(loc,
+                    "a recorded tensor of shape {} was modified in place at {} through another view of its "
+                    "storage; use the modified tensor itself, or clone() before modifying",
+                    Shape(input->sizes, input->rank), detail::file_and_line(input->storage->last_write));
+}
+
 std::uint32_t Log::value_of(TensorImpl* input, const Loc& loc) {
     if (input->node.tape == id) {
-        if (input->node_version != input->storage->version) [[unlikely]] {
-            fail<TapeError>(loc,
-                            "a recorded tensor of shape {} was modified in place at {} through another view of its "
-                            "storage; use the modified tensor itself, or clone() before modifying",
-                            Shape(input->sizes, input->rank), detail::file_and_line(input->storage->last_write));
-        }
+        if (input->node_version != input->storage->version) [[unlikely]]
+            check_node(input, loc);
         return input->node.index;
     }
-    if (!(input->flags & TensorImpl::kRequiresGrad)) return kNoValue;
+    if (!(input->flags & TensorImpl::kRequiresGrad)) return input->node.tape != 0 ? joined_value_of(input, loc) : kNoValue;
     const std::uint32_t number = input->meta->leaf_number;
     if (number >= leaf_slots.size()) leaf_slots.resize(number + 1);
     LeafSlot& slot = leaf_slots[number];
@@ -249,6 +253,7 @@ void Log::truncate(std::size_t count) noexcept {
     hooks.erase(hooks.lower_bound(static_cast<std::uint32_t>(count)), hooks.end());
     std::erase_if(retained, [&](const auto& value) { return value.first >= count; });
     while (!stream_runs.empty() && stream_runs.back().first >= count) stream_runs.pop_back();
+    std::erase_if(joined, [&](const Joined& part) { return part.first >= count; });
     while (!item_spans.empty() && item_spans.back().first >= count) {
         span_items.resize(item_spans.back().items);
         item_spans.pop_back();
@@ -270,6 +275,8 @@ void Log::clear() noexcept {
     item_spans.clear();
     span_items.clear();
     batches = 0;
+    joined.clear();
+    outer.clear();
     arena.reset();
 }
 

@@ -168,6 +168,24 @@ struct Log {
     std::uint32_t batches = 0;              // that have begun
     static constexpr std::uint32_t kNoItem = 0xffffffffu;
 
+    // Joined threads: see Note [Joined threads] in joined.cpp.
+    Log* parent = nullptr;        // of a thread that has joined a tape: that tape's log
+    std::uint32_t parent_id = 0;  // its number
+    struct Joined {
+        std::uint32_t id, first, count;  // of a log whose records are [first, first + count) of this one
+    };
+    std::vector<Joined> joined;
+    std::vector<Log*> children;                           // they own the memory of these records
+    std::vector<NodeRef> outer;                           // values from outside that the records of a joined thread name
+    static constexpr std::uint32_t kOuter = 0x80000000u;  // in a value's number: the rest of it is a place in `outer`
+
+    /// True if the tensor is a value of this log.
+    bool knows(const TensorImpl* t) const noexcept { return t->node.tape == id || (t->node.tape != 0 && has_joined(t->node.tape)); }
+    /// True if the values of the log of this number are values of this one: those of its parent, and of threads that have joined it.
+    bool has_joined(std::uint32_t tape) const noexcept;
+    /// The value of a tensor of such a log; kNoValue for others. May append records.
+    std::uint32_t joined_value_of(const TensorImpl* input, const Loc& loc);
+
     /// The span that a record belongs to, or null.
     const ItemSpan* span_of(std::uint32_t record) const noexcept;
     /// The item that a value is of: for a group's block kNoItem.
@@ -214,8 +232,15 @@ void note_elsewhere(const RecordArgs& ran) noexcept;
 /// Throws TapeError: `what` needs y's gradient, and the thread has no tape.
 [[noreturn]] void fail_without_tape(const char* what, const Tensor& y, const Loc& loc);
 
-/// Throws TapeError if `input` was made on a tape that is alive elsewhere, or without one where this tape should have recorded it.
-void check_foreign(const TensorImpl* input, const Log& log, const Loc& loc);
+/// Throws TapeError if the elements of a recorded tensor have changed since.
+void check_node(const TensorImpl* input, const Loc& loc);
+
+/// For a tensor with the number of another log: true if a joined thread has recorded it. Throws TapeError if it was made on a tape that is alive
+/// elsewhere, or without one where this tape should have recorded it.
+bool tracked_elsewhere(const TensorImpl* input, const Log& log, const Loc& loc);
+
+/// Takes in the records that joined threads have left for the log. Call it before what counts the log's records.
+void take_in_joined(Log& log);
 
 /// True if an ApartScope of this thread hides the tape of this number.
 bool is_outside(std::uint32_t tape) noexcept;
@@ -233,7 +258,7 @@ inline bool tracked(const TensorImpl* input, const Log& log, const Loc& loc) {
     }
     if (input->node.tape == log.id) return true;
     if (input->node.tape != 0) [[unlikely]]
-        check_foreign(input, log, loc);
+        return tracked_elsewhere(input, log, loc);
     return false;
 }
 

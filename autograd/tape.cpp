@@ -64,7 +64,18 @@ struct ListedLog : Log {
     GdbLog gdb;
     const ThreadTapes* home = &tapes;
     ListedLog* next_spare = nullptr;
+    bool is_of_scope = false;  // a TapeScope's
 };
+
+// Unused logs of TapeScopes, kept with their memory: threads that join a tape are often new ones.
+struct SpareJoined {
+    std::mutex mutex;
+    ListedLog* first = nullptr;
+};
+SpareJoined& spare_joined() {
+    static auto* logs = new SpareJoined;  // never destroyed: threads may outlive it
+    return *logs;
+}
 
 // Unused logs, kept with their memory: the next tape on this thread appends without a malloc.
 struct SpareLogs {
@@ -115,11 +126,33 @@ bool is_live(std::uint32_t number) noexcept {
 
 std::uint32_t last_tape() noexcept { return (next_number.load(std::memory_order_relaxed) - 1) & ~NodeRef::kElsewhere; }
 
+Log* open_joined_log(const Loc& loc) {
+    ListedLog* log = nullptr;
+    {
+        SpareJoined& spare = spare_joined();
+        const std::lock_guard lock(spare.mutex);
+        if ((log = spare.first)) spare.first = log->next_spare;
+    }
+    if (!log) log = detail::at_line(loc, [] { return new ListedLog; });
+    log->is_of_scope = true;
+    log->opened = loc;
+    log->last_backward = Loc{};
+    log->id = open_number();
+    return log;
+}
+
 void close_log(Log* log) noexcept {
     auto* listed = static_cast<ListedLog*>(log);
     close_number(log->id);
+    drop_joined(*log);
     log->clear();
     log->id = 0;
+    if (listed->is_of_scope) {
+        SpareJoined& spare = spare_joined();
+        const std::lock_guard lock(spare.mutex);
+        listed->next_spare = std::exchange(spare.first, listed);
+        return;
+    }
     if (listed->home != &tapes || spare_logs().is_over) {
         delete listed;
         return;
@@ -132,11 +165,11 @@ void close_log(Log* log) noexcept {
 ThreadTapes& ThreadTapes::own() noexcept { return tapes; }
 
 void ThreadTapes::resume(Log* paused) noexcept {
-    const bool is_there = paused && ((innermost && &innermost->log() == paused) || walking == paused);
+    const bool is_there = paused && ((innermost && &innermost->log() == paused) || walking == paused || joined == paused);
     detail::set_log(is_there ? paused : nullptr);
 }
 
-void ThreadTapes::note_apart() noexcept { (state ? *state : detail::thread).observed.is_apart = !innermost && no_grad_scopes == 0; }
+void ThreadTapes::note_apart() noexcept { (state ? *state : detail::thread).observed.is_apart = !innermost && !joined && no_grad_scopes == 0; }
 
 bool ThreadTapes::take_out_of(Tape*& innermost_of_chain, Tape& tape) noexcept {
     for (Tape **place = &innermost_of_chain, *inner = nullptr; *place; inner = *place, place = &(*place)->outer_) {
@@ -185,19 +218,20 @@ ApartScope::~ApartScope() {
     tapes.apart = outer_;
 }
 
-void check_foreign(const TensorImpl* input, const Log& log, const Loc& loc) {
+bool tracked_elsewhere(const TensorImpl* input, const Log& log, const Loc& loc) {
     const std::uint32_t tape = input->node.tape;
     if (tape & NodeRef::kElsewhere) {
-        if (!was_missed(tape, log)) return;
+        if (!was_missed(tape, log)) return false;
         fail<TapeError>(loc,
                         "a tensor of shape {} was computed{} on a thread without a tape, of tensors that require a gradient: "
-                        "the tape of line {} did not record that; compute it on the tape's thread, or detach() it to have a constant",
+                        "the tape of line {} did not record that; open a TapeScope on that thread, or detach() it to have a constant",
                         Shape(input->sizes, input->rank), computed_at(input), log.opened.line());
     }
-    if (is_outside(tape) || !is_live(tape)) return;
+    if (log.has_joined(tape)) return true;
+    if (is_outside(tape) || !is_live(tape)) return false;
     fail<TapeError>(loc,
-                    "a tensor of shape {} was recorded on a tape of another thread; a tape takes only its own tensors "
-                    "and constants (this tape began on line {}): detach() it first",
+                    "a tensor of shape {} was recorded on a tape of another thread, or in a TapeScope that has not ended; a tape takes only its "
+                    "own tensors and constants (this tape began on line {}): detach() it first",
                     Shape(input->sizes, input->rank), log.opened.line());
 }
 
@@ -215,10 +249,18 @@ void check_foreign(const TensorImpl* input, const Log& log, const Loc& loc) {
     fail<TapeError>(loc, "{}: no tape is active: the tape that this tensor was recorded on has ended; call {} in that tape's scope", what, what);
 }
 
+// A tape of a thread that has joined another would not know where its records belong.
+static ThreadTapes* home_for_tape(const Loc& loc) {
+    detail::refuse_in_instance("Tape", loc);
+    if (tapes.joined)
+        fail<TapeError>(loc, "Tape: this thread records for the tape of another one since line {}; end that TapeScope first",
+                        tapes.joined->opened.line());
+    return &tapes;
+}
+
 Tape::Tape(TapeOptions options, Loc loc)
-    : home_((detail::refuse_in_instance("Tape", detail::caller(loc)), &tapes)),
-      log_(tapes.innermost ? tapes.innermost->log_ : acquire_log(detail::caller(loc))), paused_(detail::thread.log), outer_(tapes.innermost),
-      begin_(log_->records.size()), options_(options), loc_(detail::caller(loc)) {
+    : home_(home_for_tape(detail::caller(loc))), log_(tapes.innermost ? tapes.innermost->log_ : acquire_log(detail::caller(loc))),
+      paused_(detail::thread.log), outer_(tapes.innermost), begin_(log_->records.size()), options_(options), loc_(detail::caller(loc)) {
     if (log_->depth++ == 0) {
         log_->id = open_number();
         log_->opened = loc_;
@@ -308,7 +350,7 @@ Tensor& Tensor::requires_grad_(bool on, Loc loc) {
         fail<DTypeError>(loc, "requires_grad_: only floating tensors have gradients, this one holds {}; convert it with to(float32)", name(dtype()));
     }
     const Log* log = detail::thread.log;
-    if (log && impl_->node.tape == log->id) {
+    if (log && log->knows(impl_)) {
         fail<TapeError>(loc, "requires_grad_: the result of a recorded op is tracked already; detach() it to make a leaf");
     }
     impl_->flags &= static_cast<std::uint8_t>(~TensorImpl::kConverted);
@@ -324,8 +366,8 @@ Tensor& Tensor::requires_grad_(bool on, Loc loc) {
 bool Tensor::requires_grad() const noexcept {
     if (!impl_) return false;
     if (impl_->flags & TensorImpl::kRequiresGrad) return true;
-    const Log* log = tapes.innermost ? &tapes.innermost->log() : nullptr;
-    return log && impl_->node.tape == log->id;
+    const Log* log = tapes.innermost ? &tapes.innermost->log() : tapes.joined;
+    return log && log->knows(impl_);
 }
 
 bool Tensor::is_leaf() const noexcept { return impl_ && ((impl_->flags & TensorImpl::kRequiresGrad) || !requires_grad()); }

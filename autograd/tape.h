@@ -10,7 +10,7 @@
 // Tapes nest: the outer tape records an inner tape's gradients, which can be differentiated again. Each thread has its own
 // tapes. A tensor that is recorded on another thread's live tape is refused with a TapeError; one whose tape has ended is a
 // constant. A thread without a tape may compute with tensors that require a gradient: the tapes that were alive meanwhile refuse
-// its results. To use one as a constant, detach() it, or compute it under a NoGradScope.
+// its results. To record them, open a TapeScope there. To use one as a constant, detach() it, or compute it under a NoGradScope.
 //
 // A view does not know of a recorded op that writes to its elements later. Such a view is refused with a TapeError wherever it
 // would count as a constant. Take the view again.
@@ -127,6 +127,26 @@ class NoGradScope {
 
  private:
     Log* paused_;
+};
+
+/// While it lives, the ops of this thread are recorded for another thread's tape:
+///     auto later = std::async(std::launch::async, [&] {
+///         TapeScope join(tape);
+///         return model.encode(left);
+///     });
+///     Tensor h = combine(later.get(), model.encode(right));
+/// When the scope has ended, the tape's thread may use the results like its own. The order of the gradients' sums follows the order in which
+/// scopes end. On the tape's own thread it does nothing. Throws TapeError on a thread with another tape, and while tracing. Inside of it,
+/// Tape, and hooks on values from outside, are refused.
+class TapeScope {
+ public:
+    [[nodiscard]] explicit TapeScope(Tape& tape, Loc loc = Loc::current());
+    ~TapeScope();
+    TapeScope(const TapeScope&) = delete;
+    TapeScope& operator=(const TapeScope&) = delete;
+
+ private:
+    Log* log_ = nullptr;  // null: on the tape's own thread
 };
 
 /// True if ops with tracked inputs are being recorded on this thread.

@@ -17,6 +17,7 @@ struct Log;
 struct ThreadTapes {
     Tape* innermost = nullptr;
     ApartScope* apart = nullptr;  // the innermost one
+    Log* joined = nullptr;        // the log of the thread's TapeScope
     Log* walking = nullptr;       // the log whose records this thread's innermost backward walks
     int no_grad_scopes = 0;
     detail::ThreadState* state = nullptr;  // set by the first tape
@@ -47,6 +48,12 @@ namespace detail {
 /// Throws TapeError in an instance of batch(): `what` needs records that no other instance's are mixed with.
 void refuse_in_instance(const char* what, const Loc& loc);
 }  // namespace detail
+
+/// Returns a log for a TapeScope of this thread, and gives it a number.
+Log* open_joined_log(const Loc& loc);
+
+/// Closes the logs of threads that have joined this one, which has just ended.
+void drop_joined(Log& log) noexcept;
 
 /// Releases the records of a log whose tapes have ended and which nobody walks any more.
 void close_log(Log* log) noexcept;

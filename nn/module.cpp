@@ -196,7 +196,7 @@ void check_not_recorded(const std::string& path, const Tensor& t, const Loc& loc
     const Log& log = tape->log();
     const AutogradMeta* meta = t.impl()->meta;
     const bool is_used = meta && meta->leaf_number < log.leaf_slots.size() && log.leaf_slots[meta->leaf_number].tape == log.id;
-    if (!is_used && t.impl()->node.tape != log.id) return;
+    if (!is_used && !log.knows(t.impl())) return;
     fail<TapeError>(loc, "to: {} is recorded on the tape of line {}; convert the module when the tape is gone", path, log.opened.line());
 }
 

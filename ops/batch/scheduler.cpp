@@ -663,7 +663,7 @@ bool describe(Waiting& waiting, const BatchCall& call) {
     std::uint64_t alike = 1;                                   // operands in a row of one type: a stack() has many
     for (int k = 0; k < call.operand_count && fits; ++k) {
         const TensorImpl* const x = call.operands[k]->impl();
-        is_tracked |= x && state.log && ((x->flags & TensorImpl::kRequiresGrad) || x->node.tape == state.log->id);
+        is_tracked |= x && state.log && ((x->flags & TensorImpl::kRequiresGrad) || state.log->knows(x));
         if (call.must_share(k)) {
             fits &= waiting.add_address(x);
             continue;

@@ -910,6 +910,7 @@ namespace {
 bool is_view_of_leaf(const TensorImpl* view, const Log& log) noexcept {
     if (view->node.tape != log.id) return false;
     for (std::uint32_t value = view->node.index; value != kNoValue;) {
+        if (value & Log::kOuter) return false;  // from outside of a TapeScope
         const Record& record = *log.records[log.maker_of(value)];
         if (record.flags & Record::kLeaf) {
             return !(record.flags & Record::kReleased) && record.saved()[0].impl->storage == view->storage;
