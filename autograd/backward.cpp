@@ -90,6 +90,20 @@ void Walk::extend(std::size_t count) {
 }
 
 void Walk::run(std::size_t from, std::size_t to) {
+    const bool may_share = !recording && !watched && !streams && !detail::watching_ops && log.stream_runs.empty();
+    for (std::size_t k = log.parts.size(); may_share && k-- > 0;) {
+        const Log::Parts& parts = log.parts[k];
+        if (parts.first < from || parts.ends.back() > to) continue;
+        const auto hook = log.hooks.lower_bound(parts.first);
+        if (hook != log.hooks.end() && hook->first < parts.ends.back()) continue;  // hooks run on the thread that walks
+        run_in_order(parts.ends.back(), to);
+        run_parts(parts);
+        to = parts.first;
+    }
+    run_in_order(from, to);
+}
+
+void Walk::run_in_order(std::size_t from, std::size_t to) {
     const detail::PauseAutocast paused;  // rules compute in the dtypes that they find
     Loc& caller = detail::thread.caller;
     const detail::ModuleRestore restore_module;

@@ -95,8 +95,12 @@ struct Walk {
     void flush(std::uint32_t value);
     /// Tells watchers that something was added to the value's gradient, or that a contribution had to be changed for it.
     void tell_summed(std::uint32_t value);
-    /// Runs the rules of the records [from, to), from the last to the first.
+    /// Runs the rules of the records [from, to), from the last to the first; those of Log::parts on several threads.
     void run(std::size_t from, std::size_t to);
+    void run_in_order(std::size_t from, std::size_t to);
+    void run_parts(const Log::Parts& parts);
+    /// Computes the product of the rows that were collected for the value.
+    void complete_products(std::uint32_t value);
     /// Makes room for values up to `count`, all wanted (records appended during the walk).
     void extend(std::size_t count);
 };

@@ -381,16 +381,20 @@ void Walk::sum_held(std::uint32_t value) {
     }
 }
 
+void Walk::complete_products(std::uint32_t value) {
+    Pending& pending = *slots[value].pending;
+    if (pending.products.rows == 0) return;
+    const auto [g, x] = pending.products.filled();
+    pending.products.rows = 0;
+    const ProfileScope scope(kCollected, detail::thread.op_loc);
+    add_product_now(value, g, x);
+}
+
 void Walk::flush(std::uint32_t value) {
     sum_held(value);
+    complete_products(value);
     GradientSlot& slot = slots[value];
     Pending& pending = *slot.pending;
-    if (pending.products.rows > 0) {
-        const auto [g, x] = pending.products.filled();
-        pending.products.rows = 0;
-        const ProfileScope scope(kCollected, detail::thread.op_loc);
-        add_product_now(value, g, x);
-    }
     if (pending.rows.empty() || recording) return;
     add_all_rows(slot.grad, pending.rows, log.records[value]->shape());
     if (watched) [[unlikely]]

@@ -48,8 +48,8 @@ bool is_joined(const Log& log, std::uint32_t log_id, std::uint32_t tape) noexcep
                                }));
 }
 
-// Appends the child's records. All that allocates comes first.
-void take_in(Log& log, Log& child) {
+// Appends the child's records; the calls of batch() among them get numbers from `call` on. All that allocates comes first.
+void take_in(Log& log, Log& child, std::uint32_t call) {
     const auto first = static_cast<std::uint32_t>(log.records.size()), count = static_cast<std::uint32_t>(child.records.size());
     std::vector<std::uint32_t> leaves(child.leaves.size());  // the values of the child's leaves in the log
     log.children.reserve(log.children.size() + 1);
@@ -96,12 +96,12 @@ void take_in(Log& log, Log& child) {
     const auto items = static_cast<std::uint32_t>(log.span_items.size());
     for (Log::ItemSpan span : child.item_spans) {
         for (std::uint32_t* place : {&span.first, &span.rule, &span.rows, &span.end}) *place += first;
-        span.call += log.batches;
+        span.call += call;
         span.items += items;
         log.item_spans.push_back(span);
     }
     log.span_items.insert(log.span_items.end(), child.span_items.begin(), child.span_items.end());
-    log.batches += child.batches;
+    log.batches = std::max(log.batches, call + child.batches);
 
     child.records.clear();
     child.leaves.clear();
@@ -144,11 +144,28 @@ void take_in_joined(Log& log) {
             if (found == all.logs.end()) return;
             child = *found;
         }
-        take_in(log, *child);
+        take_in(log, *child, log.batches);
         const std::lock_guard lock(all.mutex);
         all.logs.erase(std::find(all.logs.begin(), all.logs.end(), child));
         --all.count;
     }
+}
+
+Log* open_part(Log& log, const Loc& loc) {
+    Log* const part = open_joined_log(loc);
+    part->parent = &log;
+    part->parent_id = log.id;
+    return part;
+}
+
+void take_in_part(Log& log, Log& part, std::uint32_t call) { take_in(log, part, call); }
+
+void note_parts(Log& log, std::uint32_t first, std::vector<std::uint32_t> ends) {
+    constexpr std::uint8_t users = Record::kObject | Record::kOpaque | Record::kHooked;  // code of the user runs in their backward
+    for (std::uint32_t i = first; i < ends.back(); ++i) {
+        if (log.records[i]->flags & users) return;
+    }
+    log.parts.push_back({first, std::move(ends)});
 }
 
 void drop_joined(Log& log) noexcept {

@@ -254,6 +254,7 @@ void Log::truncate(std::size_t count) noexcept {
     std::erase_if(retained, [&](const auto& value) { return value.first >= count; });
     while (!stream_runs.empty() && stream_runs.back().first >= count) stream_runs.pop_back();
     std::erase_if(joined, [&](const Joined& part) { return part.first >= count; });
+    std::erase_if(parts, [&](const Parts& of) { return of.ends.back() > count; });
     while (!item_spans.empty() && item_spans.back().first >= count) {
         span_items.resize(item_spans.back().items);
         item_spans.pop_back();
@@ -276,6 +277,7 @@ void Log::clear() noexcept {
     span_items.clear();
     batches = 0;
     joined.clear();
+    parts.clear();
     outer.clear();
     arena.reset();
 }

@@ -179,6 +179,13 @@ struct Log {
     std::vector<NodeRef> outer;                           // values from outside that the records of a joined thread name
     static constexpr std::uint32_t kOuter = 0x80000000u;  // in a value's number: the rest of it is a place in `outer`
 
+    /// Records [first, ends[0]), [ends[0], ends[1]), ... of several threads, none of which names a value of another part, other than leaves.
+    struct Parts {
+        std::uint32_t first;
+        std::vector<std::uint32_t> ends;
+    };
+    std::vector<Parts> parts;  // in order
+
     /// True if the tensor is a value of this log.
     bool knows(const TensorImpl* t) const noexcept { return t->node.tape == id || (t->node.tape != 0 && has_joined(t->node.tape)); }
     /// True if the values of the log of this number are values of this one: those of its parent, and of threads that have joined it.
@@ -238,6 +245,13 @@ void check_node(const TensorImpl* input, const Loc& loc);
 /// For a tensor with the number of another log: true if a joined thread has recorded it. Throws TapeError if it was made on a tape that is alive
 /// elsewhere, or without one where this tape should have recorded it.
 bool tracked_elsewhere(const TensorImpl* input, const Log& log, const Loc& loc);
+
+/// For batch() on several threads: a log for a part of its items, whose thread's it is while the PartScope lives. take_in_part() appends its records
+/// to the log, close_log() drops them. Records of its batch() get the number `call` there.
+Log* open_part(Log& log, const Loc& loc);
+void take_in_part(Log& log, Log& part, std::uint32_t call);
+/// Notes that the records from `first` on are those of parts that end at `ends`, so that a backward pass may walk them at the same time.
+void note_parts(Log& log, std::uint32_t first, std::vector<std::uint32_t> ends);
 
 /// Takes in the records that joined threads have left for the log. Call it before what counts the log's records.
 void take_in_joined(Log& log);

@@ -57,6 +57,10 @@ struct BatchOptions {
     std::size_t stack = std::size_t{1} << 20;  // bytes of each one's stack; pages take memory when they are used
     bool together = true;                      // false: one after the other, to compare and to debug; so does TAPIR_BATCH=off
     BatchReport* report = nullptr;
+    /// The items are shared out to so many threads of the CPU, and with them the backward pass; the function runs on several at a time then. Each
+    /// computes the ops of its own items together. Results are the same but for rounding, and the same each time. With a report, a profiler or another
+    /// watcher, and for tensors on another device, one thread computes all.
+    int threads = 1;
 };
 
 namespace detail {

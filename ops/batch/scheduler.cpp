@@ -30,6 +30,7 @@
 #include "tapir/core/gdb/layout_impl.h"
 #include "tapir/core/generator.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/on_threads_impl.h"
 #include "tapir/core/thread_words_impl.h"
 #include "tapir/ops/batch/batch.h"
 #include "tapir/ops/batch/batched_impl.h"
@@ -65,6 +66,17 @@ class OpState {
         exchange_words(tape_words_);
     }
     const ThreadState& thread_state() const noexcept { return thread_; }
+    // The same for another thread, which records in this log; null: nowhere.
+    OpState on_thread(Log* log) const noexcept {
+        OpState state = *this;
+        state.tapes_.state = nullptr;
+        if (!log) return state;
+        set_log(state.thread_, log);
+        state.thread_.observed.is_apart = false;
+        state.tapes_.innermost = nullptr;
+        state.tapes_.joined = log;
+        return state;
+    }
     void set_generator(Generator* own) noexcept { words_.generator = own; }
 
  private:
@@ -742,8 +754,77 @@ bool batched(const BatchCall& call, BatchRule rule, std::initializer_list<Tensor
     return is_computed;
 }
 
+namespace {
+
+// As few items a thread are not worth it.
+constexpr std::int64_t kLeastItems = 2;
+
+int parts_of(std::int64_t count, const BatchOptions& options) {
+    const bool is_shared_out = !options.report && !is_watched() && thread.device == cpu && !(thread.log && thread.log->parent);
+    return is_shared_out ? static_cast<int>(std::min<std::int64_t>(options.threads, count / kLeastItems)) : 1;
+}
+
+// Runs a frame's items in parts, each on a thread of its own.
+void run_in_parts(Frame& whole, int parts) {
+    Log* const log = thread.log;
+    const std::size_t records = log ? log->records.size() : 0;
+    std::vector<Log*> logs(static_cast<std::size_t>(parts));  // of the parts after the first
+    std::vector<std::unique_ptr<Frame>> frames;
+    const auto drop = [&] {
+        for (Log* const part : logs) {
+            if (part) close_log(part);
+        }
+    };
+    try {
+        for (int k = 0; k < parts; ++k) {
+            if (log && k > 0) logs[static_cast<std::size_t>(k)] = open_part(*log, whole.loc);
+            frames.push_back(std::make_unique<Frame>(Frame{.body = whole.body,
+                                                           .options = whole.options,
+                                                           .count = whole.count * (k + 1) / parts,
+                                                           .parent = nullptr,
+                                                           .outer = nullptr,
+                                                           .loc = whole.loc,
+                                                           .state = k == 0 ? whole.state : whole.state.on_thread(logs[static_cast<std::size_t>(k)]),
+                                                           .seed = whole.seed,
+                                                           .next = whole.count * k / parts,
+                                                           .error = nullptr}));
+        }
+        const std::uint32_t call = log ? log->batches : 0;  // the number that the first part's scheduler takes
+        on_threads(parts, [&](int k) {
+            Frame& frame = *frames[static_cast<std::size_t>(k)];
+            if (k == 0) {
+                Scheduler(nullptr, frame).run(frame);
+                return;
+            }
+            OpState own = frame.state;
+            const Exchanged as(own);
+            Scheduler(nullptr, frame).run(frame);
+        });
+        for (const auto& frame : frames) {
+            if (!frame->error) continue;
+            whole.error = frame->error;
+            drop();
+            return;
+        }
+        if (!log) return;
+        std::vector<std::uint32_t> ends = {static_cast<std::uint32_t>(log->records.size())};
+        for (int k = 1; k < parts; ++k) {
+            take_in_part(*log, *logs[static_cast<std::size_t>(k)], call);
+            logs[static_cast<std::size_t>(k)] = nullptr;
+            ends.push_back(static_cast<std::uint32_t>(log->records.size()));
+        }
+        note_parts(*log, static_cast<std::uint32_t>(records), std::move(ends));
+    } catch (...) {
+        drop();
+        whole.error = std::current_exception();
+    }
+}
+
+}  // namespace
+
 void run_batch(std::int64_t count, const std::function<void(std::int64_t)>& body, const BatchOptions& options, const Loc& loc) {
     if (options.most && *options.most < 1) fail<ValueError>(loc, "batch: at least one instance must run at a time, not {}", *options.most);
+    if (options.threads < 1) fail<ValueError>(loc, "batch: at least one thread must run, not {}", options.threads);
     if (options.stack < 16 * 1024) fail<ValueError>(loc, "batch: a stack of {} bytes is too small; 16 KiB are the least", options.stack);
     if (is_tracing()) fail<TapeError>(loc, "batch: a graph is traced; trace the function of one example, and give the graph a named dimension");
     if (options.report) options.report->instances += count;
@@ -787,6 +868,8 @@ void run_batch(std::int64_t count, const std::function<void(std::int64_t)>& body
         check_going_on(*parent);
         scheduler->run_in(*parent, frame);
         if (!frame.error) check_going_on(*parent);
+    } else if (const int parts = parts_of(count, options); parts > 1) {
+        run_in_parts(frame, parts);
     } else {
         Scheduler(options.report, frame).run(frame);
     }

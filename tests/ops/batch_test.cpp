@@ -772,3 +772,121 @@ TEST_CASE("items with numbers of their own are computed together") {
     }
     CHECK(report.ops.at("add").groups == 1);
 }
+
+// --- Threads -----------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+std::vector<int> numbers(int count) {
+    std::vector<int> items(static_cast<std::size_t>(count));
+    std::iota(items.begin(), items.end(), 0);
+    return items;
+}
+
+// Chains of different lengths with branches, random numbers, a shared outer value and sparse rows.
+struct Chains {
+    Tensor w = (randn({5, 5}, float64) * 0.5).requires_grad_(), start = randn({5}, float64).requires_grad_(), table = randn({9, 5}, float64);
+    nn::Embedding words{9, 5, {.sparse = true}};
+
+    Tensor loss(const Tensor& outer, int n) const {
+        Tensor h = outer + words(tensor(n % 9)).to(float64);
+        for (int i = 0; i <= n % 7; ++i) {
+            h = tanh(linear(h, w));
+            if (h.sum().item() > 0) h = h * 1.5;
+        }
+        return sum(dropout(h, 0.3) * h);
+    }
+};
+
+}  // namespace
+
+TEST_CASE("threads share the items of a batch, with the same losses and gradients") {
+    manual_seed(2);
+    const Chains chains;
+    const auto outcome = [&](int threads, int count, bool twice) {
+        manual_seed(4);
+        for (Tensor t : std::vector<Tensor>{chains.w, chains.start, chains.words.weight}) t.zero_grad();
+        Tape tape;
+        const Tensor outer = sin(chains.start);
+        const std::vector<int> items = numbers(count);
+        const auto loss_of = [&](int n) { return chains.loss(outer, n); };
+        std::vector<Tensor> losses = batch(items, loss_of, {.threads = threads});
+        const Tensor between = sum(stack(losses));
+        if (twice) {
+            for (const Tensor& more : batch(items, [&](int n) { return chains.loss(outer * between, n); }, {.threads = threads}))
+                losses.push_back(more);
+        }
+        const Tensor loss = sum(stack(losses)) + between;
+        std::vector<Tensor> results = {stack(losses).detach()};
+        for (const Tensor& g : tape.gradient(loss, {chains.start, outer, losses[0]}, {.retain_graph = true})) results.push_back(g);
+        for (const Tensor& g : tape.per_example_gradients({losses[0], losses[1], losses[2]}, {chains.w})) results.push_back(g);
+        tape.backward(loss);
+        for (const Tensor& t : std::vector<Tensor>{chains.w, chains.start, chains.words.weight}) results.push_back(t.grad().clone());
+        return results;
+    };
+    for (const int count : {3, 4, 21}) {
+        for (const bool twice : {false, true}) {
+            const std::vector<Tensor> want = outcome(1, count, twice);
+            for (const int threads : {2, 3}) {
+                INFO(count << " items, " << threads << " threads");
+                const std::vector<Tensor> have = outcome(threads, count, twice), again = outcome(threads, count, twice);
+                REQUIRE(have.size() == want.size());
+                for (std::size_t i = 0; i < want.size(); ++i) {
+                    INFO("result " << i);
+                    CHECK(allclose(have[i], want[i], 1e-9, 1e-10));
+                    CHECK(equal(have[i], again[i]));
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("higher derivatives, hooks and custom functions of items on several threads") {
+    manual_seed(6);
+    const Tensor w = randn({3, 3}, float64).requires_grad_();
+    int hooks = 0;
+    const auto outcome = [&](int threads) {
+        Tape tape;
+        const std::vector<Tensor> losses = batch(numbers(8),
+                                                 [&](int n) {
+                                                     Tensor h = full({3}, 0.1 * n, float64);
+                                                     for (int i = 0; i <= n % 3; ++i) h = tanh(linear(h, w) + 0.1);
+                                                     return sum(h * h);
+                                                 },
+                                                 {.threads = threads});
+        losses[5].register_hook([&](const Tensor& g) {
+            ++hooks;
+            return g * 2;
+        });
+        const Tensor first = tape.gradient(sum(stack(losses)), {w}, {.create_graph = true})[0];
+        std::vector<Tensor> results = {first.detach(), tape.gradient(sum(first * first), {w})[0]};
+        return results;
+    };
+    const std::vector<Tensor> want = outcome(1), have = outcome(2);
+    for (std::size_t i = 0; i < want.size(); ++i) CHECK(allclose(have[i], want[i], 1e-10, 1e-12));
+    CHECK(hooks == 2);
+}
+
+TEST_CASE("an error in an item of another thread leaves the tape as it was") {
+    const Tensor w = ones({2}, float64).requires_grad_();
+    Tape tape;
+    const Tensor before = w * 2;
+    const std::size_t size = tape.size();
+    for (const int bad : {0, 3, 7}) {
+        const auto run = [&] {
+            return batch(numbers(8),
+                         [&](int n) {
+                             const Tensor h = before * n;
+                             return n >= bad ? h + ones({3}, float64) : h;
+                         },
+                         {.threads = 2});
+        };
+        CHECK_THROWS_AS(run(), ShapeError);
+        CHECK(tape.size() == size);
+    }
+    CHECK(allclose(tape.gradient(sum(before), w), full({2}, 2, float64)));
+    FAILS(ValueError, "batch: at least one thread must run, not 0", batch(numbers(3), [](int) {}, {.threads = 0}));
+    // Without a tape, and under a NoGradScope.
+    const NoGradScope pause;
+    CHECK_FALSE(batch(numbers(8), [&](int n) { return w * n; }, {.threads = 2})[7].requires_grad());
+}
