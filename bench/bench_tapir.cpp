@@ -179,10 +179,10 @@ void tree_lstm_train(State& state, int hidden, How how) {
                 });
 }
 
-void tree_lstm_train_batched(State& state, int hidden, How how) {
+void tree_lstm_train_batched(State& state, int hidden, How how, std::size_t trees_per_step) {
     train_trees(state, hidden,
                 [&](const TreeLstm& model, tapir::optim::Adagrad& optimizer, const std::vector<Example>& list, double* first, double* pass) {
-                    train_batched(model, optimizer, list, /*trees_per_step=*/50, how, first, pass);
+                    train_batched(model, optimizer, list, trees_per_step, how, first, pass);
                 });
 }
 

@@ -257,7 +257,7 @@ void tree_lstm_train(State& state, int hidden, How how) {
     state.counters["loss_epoch"] = loss_epoch;
 }
 
-void tree_lstm_train_batched(State& state, int, How) { state.SkipWithError("libtorch has no automatic batching"); }
+void tree_lstm_train_batched(State& state, int, How, std::size_t) { state.SkipWithError("libtorch has no automatic batching"); }
 
 void tree_lstm_infer(State& state, int hidden, bool batched) {
     if (batched) return state.SkipWithError("libtorch has no automatic batching");

@@ -64,6 +64,12 @@ void register_rows() {
         row("tree_lstm_train_batched" + size, "trees/s", [h](State& s) { tree_lstm_train_batched(s, h, How::node_by_node); });
         row("tree_lstm_train_forked" + size, "trees/s", [h](State& s) { tree_lstm_train_batched(s, h, How::forking); });
     }
+    for (const int threads : {1, 2}) {
+        for (const int h : {64, 150, 300}) {
+            const auto train = [h](State& s) { tree_lstm_train_batched(s, h, How::node_by_node, /*trees_per_step=*/100); };
+            row("tree_lstm_train_100_batched/" + std::to_string(h), "trees/s", train, threads);
+        }
+    }
     row("tree_lstm_branch/150", "trees/s", [](State& s) { tree_lstm_train(s, 150, How::branching); });
     row("tree_lstm_branch_batched/150", "trees/s", [](State& s) { tree_lstm_train_batched(s, 150, How::branching); });
     row("tree_lstm_train_leaves_together/150", "trees/s", [](State& s) { tree_lstm_train(s, 150, How::leaves_together); });

@@ -76,6 +76,7 @@ group=1  # orders the table's rows
 min_time=0.1 rows tiny '^(add_float4|backward_|linear_1x64|view|narrow)' $((3 * rounds))
 for h in 64 150 300; do rows tree-$h "^tree_lstm_train/$h/"; done
 for h in 64 150 300; do rows tree-$h-batched "^tree_lstm_train_(batched|forked)/$h/"; done
+rows tree-threads '^tree_lstm_train_100_batched'
 rows tree-branch '^tree_lstm_branch'
 rows tree-leaves-together '^tree_lstm_train_leaves_together/'
 rows tree-infer '^tree_lstm_infer'
@@ -91,7 +92,7 @@ for model in mlp_adam cnn_adam lstm transformer; do  # one a process, for its me
 done
 rows models-bfloat16 '/bfloat16/process_time'
 min_time=0.1 rows large '^(add|tanh|sigmoid|exp|gelu|sum|softmax|layer_norm|matmul)/.*process_time|^mlp_step'
-OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=2 MKL_NUM_THREADS=2 rows threads '/threads:2/'
+OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=2 MKL_NUM_THREADS=2 rows threads '^(mlp|cnn|lstm|transformer|softmax|gelu|tanh|sum|matmul).*/threads:2/'
 
 step "done: $(uname -m), $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1), load $(cut -d' ' -f1 /proc/loadavg)"
 "$programs/bench_table" "$build/bench.json" "$results"

@@ -90,16 +90,17 @@ struct TreeLstm {
     std::int64_t h;
 };
 
-/// One pass, with the trees of a step computed together.
+/// One pass, with the trees of a step computed together, on as many threads as tapir::num_threads().
 inline void train_batched(const TreeLstm& model, tapir::optim::Adagrad& optimizer, const std::vector<Example>& list, std::size_t trees_per_step,
                           How how, double* loss_first, double* loss_pass) {
     *loss_pass = 0;
     for (std::size_t i = 0; i < list.size(); i += trees_per_step) {
         const std::span<const Example> examples(list.data() + i, std::min(trees_per_step, list.size() - i));
         Tape tape;
-        const std::vector<Tensor> losses = tapir::batch(examples, [&](const Example& example) {
+        const auto loss_of = [&](const Example& example) {
             return tapir::cross_entropy(model.logits(example, how), example.labels, {.reduction = tapir::Reduction::sum});
-        });
+        };
+        const std::vector<Tensor> losses = tapir::batch(examples, loss_of, {.threads = tapir::num_threads()});
         const Tensor all = tapir::stack(losses);
         tape.backward(tapir::sum(all));
         const std::vector<float> values = all.to_vector<float>();

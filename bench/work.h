@@ -72,8 +72,8 @@ void time_training(State& state, bool has_losses, const Step& train_step) {
 /// loss_first (the summed loss of the first kTreesPerStep trees, before any step) and loss_epoch (of the first pass)
 /// come from fixed weights: both programs must print the same to 1e-4.
 void tree_lstm_train(State& state, int hidden, How how);
-/// Trains with the 50 trees of a step computed together by batch(); libtorch has no such thing.
-void tree_lstm_train_batched(State& state, int hidden, How how);
+/// Trains with the trees of a step computed together by batch(), on as many threads as there are; libtorch has no such thing.
+void tree_lstm_train_batched(State& state, int hidden, How how, std::size_t trees_per_step = 50);
 /// Logits of every node, without a loss; batched: of all trees by one batch().
 void tree_lstm_infer(State& state, int hidden, bool batched);
 
