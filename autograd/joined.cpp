@@ -200,7 +200,7 @@ TapeScope::TapeScope(Tape& tape, Loc loc) {
     detail::refuse_in_instance("TapeScope", line);
     if (own.innermost || own.joined) {
         const Log& there = own.innermost ? own.innermost->log() : *own.joined;
-        fail<TapeError>(line, "TapeScope: this thread records for another tape since line {}; end that first", there.opened.line());
+        fail<TapeError>(line, "TapeScope: this thread records for another tape since {}; end that first", detail::file_and_line(there.opened));
     }
     if (detail::is_tracing()) fail<TapeError>(line, "TapeScope: not while a graph is traced");
     Left& all = left();

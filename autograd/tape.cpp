@@ -253,8 +253,8 @@ bool tracked_elsewhere(const TensorImpl* input, const Log& log, const Loc& loc) 
 static ThreadTapes* home_for_tape(const Loc& loc) {
     detail::refuse_in_instance("Tape", loc);
     if (tapes.joined)
-        fail<TapeError>(loc, "Tape: this thread records for the tape of another one since line {}; end that TapeScope first",
-                        tapes.joined->opened.line());
+        fail<TapeError>(loc, "Tape: this thread records for the tape of another one since {}; end that TapeScope first",
+                        detail::file_and_line(tapes.joined->opened));
     return &tapes;
 }
 

@@ -28,7 +28,7 @@ void on_threads(int parts, const Work& work) {
     std::vector<std::thread> threads;
     for (int part = 1; part < parts; ++part) threads.emplace_back(run, part);
     run(0);
-    for (std::thread& thread : threads) thread.join();
+    for (std::thread& other : threads) other.join();
 #endif
     for (const std::exception_ptr& error : errors) {
         if (error) std::rethrow_exception(error);

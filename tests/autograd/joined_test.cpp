@@ -7,6 +7,7 @@
 
 #include "../fails.h"
 #include "tapir/core/fiber_impl.h"
+#include "tapir/graph.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -183,14 +184,21 @@ TEST_CASE("what TapeScope refuses") {
     on_thread([&] {
         {
             const TapeScope join(tape);
-            FAILS(TapeError, "TapeScope: this thread records for another tape since line", const TapeScope again(tape));
-            FAILS(TapeError, "Tape: this thread records for the tape of another one since line", Tape own);
+            FAILS(TapeError, "TapeScope: this thread records for another tape since joined_test.cpp:", const TapeScope again(tape));
+            FAILS(TapeError, "Tape: this thread records for the tape of another one since joined_test.cpp:", Tape own);
             FAILS(TapeError, "register_hook: this tensor was recorded outside of this thread's TapeScope",
                   y.register_hook([](const Tensor& g) { return g; }));
             FAILS(TapeError, "retain_grad: this tensor was recorded outside of this thread's TapeScope", y.retain_grad());
         }
-        Tape own;
-        FAILS(TapeError, "TapeScope: this thread records for another tape since line", const TapeScope join(tape));
+        {
+            Tape own;
+            FAILS(TapeError, "TapeScope: this thread records for another tape since joined_test.cpp:", const TapeScope join(tape));
+        }
+        const auto traced = [&](const Tensor& in) {
+            FAILS(TapeError, "TapeScope: not while a graph is traced", const TapeScope join(tape));
+            return in * 2;
+        };
+        static_cast<void>(trace(traced, {{"x", ones({2})}}));
         return 0;
     });
     // A scope that is still open.
