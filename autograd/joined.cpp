@@ -53,7 +53,10 @@ void take_in(Log& log, Log& child, std::uint32_t call) {
     const auto first = static_cast<std::uint32_t>(log.records.size()), count = static_cast<std::uint32_t>(child.records.size());
     std::vector<std::uint32_t> leaves(child.leaves.size());  // the values of the child's leaves in the log
     log.children.reserve(log.children.size() + 1);
-    log.joined.reserve(log.joined.size() + 1);
+    {
+        const std::lock_guard lock(left().mutex);
+        log.joined.reserve(log.joined.size() + 1);
+    }
     log.records.reserve(log.records.size() + count);
     log.leaves.reserve(log.leaves.size() + child.leaves.size());
     log.leaf_slots.resize(std::max(log.leaf_slots.size(), child.leaf_slots.size()));
@@ -131,6 +134,11 @@ std::uint32_t Log::joined_value_of(const TensorImpl* input, const Loc& loc) {
     }
     if (!find(joined, tape)) take_in_joined(*this);
     return find(joined, tape)->first + input->node.index;
+}
+
+void Log::forget_joined(std::size_t count) noexcept {
+    const std::lock_guard lock(left().mutex);
+    std::erase_if(joined, [&](const Joined& part) { return part.first >= count; });
 }
 
 void take_in_joined(Log& log) {

@@ -253,7 +253,7 @@ void Log::truncate(std::size_t count) noexcept {
     hooks.erase(hooks.lower_bound(static_cast<std::uint32_t>(count)), hooks.end());
     std::erase_if(retained, [&](const auto& value) { return value.first >= count; });
     while (!stream_runs.empty() && stream_runs.back().first >= count) stream_runs.pop_back();
-    std::erase_if(joined, [&](const Joined& part) { return part.first >= count; });
+    if (!joined.empty()) forget_joined(count);
     std::erase_if(parts, [&](const Parts& of) { return of.ends.back() > count; });
     while (!item_spans.empty() && item_spans.back().first >= count) {
         span_items.resize(item_spans.back().items);
@@ -276,7 +276,7 @@ void Log::clear() noexcept {
     item_spans.clear();
     span_items.clear();
     batches = 0;
-    joined.clear();
+    if (!joined.empty()) forget_joined(0);
     parts.clear();
     outer.clear();
     arena.reset();

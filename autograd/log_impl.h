@@ -190,6 +190,8 @@ struct Log {
     bool knows(const TensorImpl* t) const noexcept { return t->node.tape == id || (t->node.tape != 0 && has_joined(t->node.tape)); }
     /// True if the values of the log of this number are values of this one: those of its parent, and of threads that have joined it.
     bool has_joined(std::uint32_t tape) const noexcept;
+    /// Drops what has been joined from record `count` on.
+    void forget_joined(std::size_t count) noexcept;
     /// The value of a tensor of such a log; kNoValue for others. May append records.
     std::uint32_t joined_value_of(const TensorImpl* input, const Loc& loc);
 
