@@ -1,10 +1,11 @@
 // Records of several threads on one tape.
 //
 // Note [Joined threads]
-// A TapeScope gives its thread a log of its own, the child of the tape's log. Nothing is locked while it records. A value from outside
-// stands in Log::outer; such a place, with the bit kOuter, is its number there. When the scope ends, the child's log is left for the tape's thread, which takes it in as soon as it meets one of
-// the child's tensors, or begins a backward pass: the child's records follow the parent's own, and the numbers of their values are changed to those
-// they have there. The tensors keep the child's number. Log::joined says where its values are now. The child's log owns the memory of its records until the tape ends.
+// A TapeScope gives its thread a log of its own, the child of the tape's log. Nothing is locked while it records. A value from
+// outside stands in Log::outer; such a place, with the bit kOuter, is its number there. When the scope ends, the child's log is left
+// for the tape's thread, which takes it in as soon as it meets one of the child's tensors, or begins a backward pass: the child's
+// records follow the parent's own, and the numbers of their values are changed to those they have there. The tensors keep the child's
+// number. Log::joined says where its values are now. The child's log owns the memory of its records until the tape ends.
 //
 // So nothing else knows of threads: a backward pass walks one log, and hooks, higher derivatives and reports work as ever.
 #include <algorithm>
@@ -48,8 +49,10 @@ bool is_joined(const Log& log, std::uint32_t log_id, std::uint32_t tape) noexcep
                                }));
 }
 
+}  // namespace
+
 // Appends the child's records; the calls of batch() among them get numbers from `call` on. All that allocates comes first.
-void take_in(Log& log, Log& child, std::uint32_t call) {
+void take_in_part(Log& log, Log& child, std::uint32_t call) {
     const auto first = static_cast<std::uint32_t>(log.records.size()), count = static_cast<std::uint32_t>(child.records.size());
     std::vector<std::uint32_t> leaves(child.leaves.size());  // the values of the child's leaves in the log
     log.children.reserve(log.children.size() + 1);
@@ -116,8 +119,6 @@ void take_in(Log& log, Log& child, std::uint32_t call) {
     log.joined.push_back({child.id, first, count});
 }
 
-}  // namespace
-
 bool Log::has_joined(std::uint32_t tape) const noexcept {
     if (tape & NodeRef::kElsewhere) return false;
     if (parent) return tape == parent_id || is_joined(*parent, parent_id, tape);
@@ -152,7 +153,7 @@ void take_in_joined(Log& log) {
             if (found == all.logs.end()) return;
             child = *found;
         }
-        take_in(log, *child, log.batches);
+        take_in_part(log, *child, log.batches);
         const std::lock_guard lock(all.mutex);
         all.logs.erase(std::find(all.logs.begin(), all.logs.end(), child));
         --all.count;
@@ -166,8 +167,6 @@ Log* open_part(Log& log, const Loc& loc) {
     return part;
 }
 
-void take_in_part(Log& log, Log& part, std::uint32_t call) { take_in(log, part, call); }
-
 void note_parts(Log& log, std::uint32_t first, std::vector<std::uint32_t> ends) {
     constexpr std::uint8_t users = Record::kObject | Record::kOpaque | Record::kHooked;  // code of the user runs in their backward
     for (std::uint32_t i = first; i < ends.back(); ++i) {
@@ -179,11 +178,7 @@ void note_parts(Log& log, std::uint32_t first, std::vector<std::uint32_t> ends) 
 void drop_joined(Log& log) noexcept {
     Left& all = left();
     std::vector<Log*> closing = std::exchange(log.children, {});
-    for (Log* child : closing) {
-        child->parent = nullptr;
-        child->parent_id = 0;
-        close_log(child);
-    }
+    for (Log* child : closing) close_log(child);
     if (log.parent || all.count.load(std::memory_order_acquire) == 0) return;
     for (;;) {  // those that it has not taken in
         Log* child = nullptr;
@@ -195,8 +190,6 @@ void drop_joined(Log& log) noexcept {
             all.logs.erase(found);
             --all.count;
         }
-        child->parent = nullptr;
-        child->parent_id = 0;
         close_log(child);
     }
 }
@@ -218,14 +211,12 @@ TapeScope::TapeScope(Tape& tape, Loc loc) {
         ++all.open;
     });
     try {
-        log_ = open_joined_log(line);
+        log_ = open_part(tape.log(), line);
     } catch (...) {
         const std::lock_guard lock(all.mutex);
         --all.open;
         throw;
     }
-    log_->parent = &tape.log();
-    log_->parent_id = tape.log().id;
     own.state = &detail::thread;
     own.joined = log_;
     own.note_apart();
@@ -248,8 +239,6 @@ TapeScope::~TapeScope() {
             return;
         }
     }
-    log_->parent = nullptr;
-    log_->parent_id = 0;
     close_log(log_);
 }
 

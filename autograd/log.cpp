@@ -279,6 +279,8 @@ void Log::clear() noexcept {
     if (!joined.empty()) forget_joined(0);
     parts.clear();
     outer.clear();
+    parent = nullptr;
+    parent_id = 0;
     arena.reset();
 }
 

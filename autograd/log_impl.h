@@ -248,7 +248,7 @@ void check_node(const TensorImpl* input, const Loc& loc);
 /// elsewhere, or without one where this tape should have recorded it.
 bool tracked_elsewhere(const TensorImpl* input, const Log& log, const Loc& loc);
 
-/// For batch() on several threads: a log for a part of its items, whose thread's it is while the PartScope lives. take_in_part() appends its records
+/// For batch() on several threads: a log for a part of its items, in which another thread records. take_in_part() appends its records
 /// to the log, close_log() drops them. Records of its batch() get the number `call` there.
 Log* open_part(Log& log, const Loc& loc);
 void take_in_part(Log& log, Log& part, std::uint32_t call);

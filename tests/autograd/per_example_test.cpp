@@ -1,22 +1,17 @@
 // Tape::per_example_gradients: one pass gives what a pass for each loss gives. And gradient_by_use of groups.
 #include <catch2/catch.hpp>
 
-#include <numeric>
 #include <string>
 #include <vector>
 
 #include "../fails.h"
+#include "../numbers.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
+using tapir::test::numbers;
 
 namespace {
-
-std::vector<int> numbers(int count) {
-    std::vector<int> items(static_cast<std::size_t>(count));
-    std::iota(items.begin(), items.end(), 0);
-    return items;
-}
 
 // Counts the rules that run.
 struct Passes {

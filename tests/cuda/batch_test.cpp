@@ -1,8 +1,8 @@
 // batch() on a CUDA device: a group is one launch, and what comes out is what comes out on the CPU.
-#include <numeric>
 #include <string>
 #include <vector>
 
+#include "../numbers.h"
 #include "compare.h"
 #include "tapir/core/fiber_impl.h"
 #ifdef TAPIR_CUDA_EMULATED
@@ -11,14 +11,9 @@
 
 using namespace tapir;
 using tapir::test::check_close;
+using tapir::test::numbers;
 
 namespace {
-
-std::vector<int> numbers(int count) {
-    std::vector<int> items(static_cast<std::size_t>(count));
-    std::iota(items.begin(), items.end(), 0);
-    return items;
-}
 
 struct Model {
     nn::NaryTreeLSTMCell cell{3, 4, 2};

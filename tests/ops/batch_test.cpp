@@ -4,16 +4,17 @@
 #include <catch2/catch.hpp>
 
 #include <memory>
-#include <numeric>
 #include <string>
 #include <thread>
 
 #include "../fails.h"
+#include "../numbers.h"
 #include "tapir/core/fiber_impl.h"
 #include "tapir/graph.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
+using tapir::test::numbers;
 
 namespace {
 
@@ -199,8 +200,7 @@ TEST_CASE("results come in the order of the items, whatever they are") {
 }
 
 TEST_CASE("operands that an instance broadcasts are broadcast in a group") {
-    std::vector<int> items(9);
-    std::iota(items.begin(), items.end(), 0);
+    const std::vector<int> items = numbers(9);
     const Tensor bias = randn({3}), column = randn({4, 1});
     const auto fn = [&](int n) {
         const Tensor row = full({3}, n) + bias, table = column * row, number = full({}, n);
@@ -223,8 +223,7 @@ TEST_CASE("a 0-d tensor of another dtype does not decide on a result's dtype in 
 
 TEST_CASE("an operand that was computed in a group before is found again in any order and place") {
     // dynet#1258: a shared operand that was itself batched, and is not the first.
-    std::vector<int> items(12);
-    std::iota(items.begin(), items.end(), 0);
+    const std::vector<int> items = numbers(12);
     const Tensor w = randn({5, 3}).requires_grad_(), v = randn({3, 5}).requires_grad_();
     const auto run = [&](bool together) {
         Tape tape;
@@ -252,8 +251,7 @@ TEST_CASE("an error in an instance names its line, ends the others, and leaves t
         int& count_;
     };
     int alive = 0, ended = 0;
-    std::vector<int> items(20);
-    std::iota(items.begin(), items.end(), 0);
+    const std::vector<int> items = numbers(20);
     Tape tape;
     const Tensor before = square(w);
     const std::size_t records = tape.size();
@@ -333,8 +331,7 @@ TEST_CASE("an instance that handles the error of a batch one by one leaves the r
 }
 
 TEST_CASE("of several errors that of the first instance is thrown") {
-    std::vector<int> items(10);
-    std::iota(items.begin(), items.end(), 0);
+    const std::vector<int> items = numbers(10);
     try {
         batch(items, [](int n) {
             const Tensor x = full({2}, n) + 1;
@@ -348,8 +345,7 @@ TEST_CASE("of several errors that of the first instance is thrown") {
 }
 
 TEST_CASE("an exception that an instance handles while it waits stays its own") {
-    std::vector<int> items(6);
-    std::iota(items.begin(), items.end(), 0);
+    const std::vector<int> items = numbers(6);
     const std::vector<std::string> texts = batch(items, [](int n) {
         try {
             throw std::runtime_error(std::to_string(n));
@@ -367,8 +363,7 @@ TEST_CASE("an exception that an instance handles while it waits stays its own") 
 
 TEST_CASE("scopes of one instance do not reach another") {
     const Tensor w = randn({3, 3}).requires_grad_();
-    std::vector<int> items(8);
-    std::iota(items.begin(), items.end(), 0);
+    const std::vector<int> items = numbers(8);
     Tape tape;
     const std::vector<Tensor> results = batch(items, [&](int n) {
         std::optional<NoGradScope> pause;
@@ -382,8 +377,7 @@ TEST_CASE("scopes of one instance do not reach another") {
 }
 
 TEST_CASE("random numbers of an instance do not depend on what runs beside it") {
-    std::vector<int> items(10);
-    std::iota(items.begin(), items.end(), 0);
+    const std::vector<int> items = numbers(10);
     const auto draws = [&](const BatchOptions& options) {
         manual_seed(11);
         return stack(batch(
@@ -402,8 +396,7 @@ TEST_CASE("random numbers of an instance do not depend on what runs beside it") 
 }
 
 TEST_CASE("a result may be written to in place, and a gradient that needs the old value is refused") {
-    std::vector<int> items(5);
-    std::iota(items.begin(), items.end(), 0);
+    const std::vector<int> items = numbers(5);
     const Tensor w = randn({3}).requires_grad_();
     {
         Tape tape;
@@ -424,8 +417,7 @@ TEST_CASE("a result may be written to in place, and a gradient that needs the ol
 }
 
 TEST_CASE("hooks and gradients of results are those of one instance") {
-    std::vector<int> items(5);
-    std::iota(items.begin(), items.end(), 0);
+    const std::vector<int> items = numbers(5);
     const Tensor w = randn({3}).requires_grad_();
     Tape tape;
     std::vector<double> seen(5);
@@ -442,8 +434,7 @@ TEST_CASE("hooks and gradients of results are those of one instance") {
 }
 
 TEST_CASE("second derivatives go through groups") {
-    std::vector<int> items(6);
-    std::iota(items.begin(), items.end(), 0);
+    const std::vector<int> items = numbers(6);
     const auto fn = [&](const std::vector<Tensor>& x) {
         return sum(stack(batch(items, [&](int n) { return sum(tanh(linear(x[0] * (0.3 * n), x[1]))); })));
     };
@@ -456,8 +447,7 @@ TEST_CASE("ten thousand instances, and recursion to depth 5,000 in each") {
 #else
     constexpr int count = 10'000;
 #endif
-    std::vector<int> items(count);
-    std::iota(items.begin(), items.end(), 0);
+    const std::vector<int> items = numbers(count);
     const std::vector<Tensor> results = batch(items, [](int n) { return full({2}, n) * 2 + 1; }, {.most = count});
     CHECK(results[count - 1].to_vector<float>() == std::vector<float>{2 * count - 1, 2 * count - 1});
     const std::function<Tensor(int)> down = [&](int depth) { return depth == 0 ? ones({2}) : down(depth - 1) + 1; };
@@ -470,8 +460,7 @@ TEST_CASE("threads have batches of their own") {
     std::vector<double> sums(3);
     for (int t = 0; t < 3; ++t) {
         threads.emplace_back([&sums, t] {
-            std::vector<int> items(50);
-            std::iota(items.begin(), items.end(), 0);
+            const std::vector<int> items = numbers(50);
             const std::vector<Tensor> results = batch(items, [t](int n) { return tanh(full({3}, n * t)).sum(); });
             sums[static_cast<std::size_t>(t)] = sum(stack(results)).item();
         });
@@ -634,8 +623,7 @@ TEST_CASE("groups see a weight as it is when they are computed") {
     const Tensor start = randn({count, 20}, float64);
     Tensor wanted = start;
     for (int step = 0; step < steps; ++step) wanted = matmul(wanted, transpose(step < 8 ? weight : 2 * weight, 0, 1));
-    std::vector<int> items(count);
-    std::iota(items.begin(), items.end(), 0);
+    const std::vector<int> items = numbers(count);
     const std::vector<Tensor> made = batch(items, [&](int n) {
         Tensor h = start[n];
         for (int step = 0; step < steps; ++step) {
@@ -661,8 +649,7 @@ TEST_CASE("groups see a weight as it is when they are computed") {
 }
 
 TEST_CASE("many items that fork give what they give one by one, or the first one's error") {
-    std::vector<int> items(60);
-    std::iota(items.begin(), items.end(), 0);
+    const std::vector<int> items = numbers(60);
     const auto sum_of = [](int n, int bad) {
         const std::vector<int> parts = {n, n + 1, n + 2};
         const Tensor before = full({3}, n) * 2;
@@ -777,15 +764,9 @@ TEST_CASE("items with numbers of their own are computed together") {
 
 namespace {
 
-std::vector<int> numbers(int count) {
-    std::vector<int> items(static_cast<std::size_t>(count));
-    std::iota(items.begin(), items.end(), 0);
-    return items;
-}
-
 // Chains of different lengths with branches, random numbers, a shared outer value and sparse rows.
 struct Chains {
-    Tensor w = (randn({5, 5}, float64) * 0.5).requires_grad_(), start = randn({5}, float64).requires_grad_(), table = randn({9, 5}, float64);
+    Tensor w = (randn({5, 5}, float64) * 0.5).requires_grad_(), start = randn({5}, float64).requires_grad_();
     nn::Embedding words{9, 5, {.sparse = true}};
 
     Tensor loss(const Tensor& outer, int n) const {
@@ -841,7 +822,7 @@ TEST_CASE("threads share the items of a batch, with the same losses and gradient
     }
 }
 
-TEST_CASE("higher derivatives, hooks and custom functions of items on several threads") {
+TEST_CASE("higher derivatives and hooks of items on several threads") {
     manual_seed(6);
     const Tensor w = randn({3, 3}, float64).requires_grad_();
     int hooks = 0;
