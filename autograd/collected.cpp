@@ -23,8 +23,10 @@
 namespace tapir {
 namespace {
 
-constexpr std::int64_t kCollectBytes = 2 << 20;  // bytes of rows, per value
-constexpr std::int64_t kHeldTerm = 16 << 10;     // elements of a gradient that is held on a device to be summed with others
+// The rows that one value collects: the more there are in a product, the less often its result is read and written again. They take no more
+// memory than two gradients of a large value.
+constexpr std::int64_t kLeastCollected = 16, kMostCollected = 1024, kCollectBytes = 4 << 20;
+constexpr std::int64_t kHeldTerm = 16 << 10;  // elements of a gradient that is held on a device to be summed with others
 constexpr std::size_t kMostHeld = 64;
 
 bool same_sizes(const TensorImpl* t, const Record& record) noexcept {
@@ -300,8 +302,9 @@ void Walk::add_product_now(std::uint32_t value, const Tensor& g, const Tensor& x
 
 void Walk::add_product(std::uint32_t value, const Tensor& g, const Tensor& x) {
     const std::int64_t n = g.impl()->sizes[0], out = g.impl()->sizes[1], in = x.impl()->sizes[1];
-    const std::int64_t row_bytes = (out + in) * static_cast<std::int64_t>(itemsize(g.dtype()));
-    const std::int64_t capacity = std::clamp<std::int64_t>(kCollectBytes / std::max<std::int64_t>(row_bytes, 1), 16, 256);
+    const auto item_bytes = static_cast<std::int64_t>(itemsize(g.dtype()));
+    const std::int64_t bytes = std::max(kCollectBytes, 2 * out * in * item_bytes);
+    const std::int64_t capacity = std::clamp(bytes / std::max<std::int64_t>((out + in) * item_bytes, 1), kLeastCollected, kMostCollected);
     const DType dtype = log.records[value]->dtype;
     if (recording || g.dtype() != dtype || x.dtype() != dtype) return add(value, gradient_ops::product(g, x));
     GradientSlot& slot = slots[value];
