@@ -81,6 +81,19 @@ struct BothOfBlocks : Function<BothOfBlocks> {
         return {sum + difference, sum - difference};
     }
 };
+// x^3, for one tensor or, in a group, for a block; on any thread.
+struct Cube : Function<Cube> {
+    static Tensor forward(FunctionContext& context, const Tensor& x) {
+        context.save({x});
+        return x * x * x;
+    }
+    static Tensor backward(FunctionContext& context, const Tensor& g) { return g * 3 * square(context.saved(0)); }
+};
+struct CubeInGroups : Function<CubeInGroups> {
+    using Batched = Cube;
+    static Tensor forward(FunctionContext& context, const Tensor& x) { return Cube::forward(context, x); }
+    static Tensor backward(FunctionContext& context, const Tensor& g) { return Cube::backward(context, g); }
+};
 struct Both : Function<Both> {
     using Batched = BothOfBlocks;
     static inline int calls = 0;
@@ -846,6 +859,34 @@ TEST_CASE("higher derivatives and hooks of items on several threads") {
     const std::vector<Tensor> want = outcome(1), have = outcome(2);
     for (std::size_t i = 0; i < want.size(); ++i) CHECK(allclose(have[i], want[i], 1e-10, 1e-12));
     CHECK(hooks == 2);
+}
+
+TEST_CASE("custom functions in items on several threads") {
+    manual_seed(8);
+    const Tensor w = randn({3, 3}, float64).requires_grad_();
+    const auto outcome = [&](int threads, const auto& cube) {
+        Tape tape;
+        const std::vector<Tensor> losses = batch(numbers(12),
+                                                 [&](int n) {
+                                                     Tensor h = full({3}, 0.1 * n, float64);
+                                                     for (int i = 0; i <= n % 3; ++i) h = cube(tanh(linear(h, w) + 0.1));
+                                                     return sum(h);
+                                                 },
+                                                 {.threads = threads});
+        const Tensor first = tape.gradient(sum(stack(losses)), w, {.create_graph = true});
+        return std::vector<Tensor>{stack(losses).detach(), first.detach(), tape.gradient(sum(first * first), w)};
+    };
+    const auto power = [](const Tensor& x) { return pow(x, 3); };
+    const std::vector<Tensor> want = outcome(1, power);
+    for (const int threads : {1, 2, 3}) {
+        const std::vector<Tensor> alone = outcome(threads, [](const Tensor& x) { return Cube::apply(x); });
+        const std::vector<Tensor> grouped = outcome(threads, [](const Tensor& x) { return CubeInGroups::apply(x); });
+        for (std::size_t i = 0; i < want.size(); ++i) {
+            INFO(threads << " threads, result " << i);
+            CHECK(allclose(alone[i], want[i], 1e-10, 1e-12));
+            CHECK(allclose(grouped[i], want[i], 1e-10, 1e-12));
+        }
+    }
 }
 
 TEST_CASE("an error in an item of another thread leaves the tape as it was") {
