@@ -17,7 +17,7 @@ switch_on = @grep -q '^$(2):BOOL=ON' build/$(1)/CMakeCache.txt || cmake build/$(
 build = @cmake --build build/$(1) --parallel $(JOBS)
 # Packages that the build can do without:  $(call optional,GROUPS)  and after configure, where one has come since:  $(call look_again,PRESET)
 optional = @.ci/install-deps $(1) || echo "Going on without them"
-look_again = @! grep -q '^OnnxProto_.*NOTFOUND$$' build/$(1)/CMakeCache.txt || cmake build/$(1)
+look_again = @! grep -qE '^(OnnxProto_|Gloo_DIR|MPI_CXX_COMPILER:).*NOTFOUND$$' build/$(1)/CMakeCache.txt || cmake build/$(1)
 
 run:            ## build the library and train the Tree-LSTM example
 	@.ci/install-deps build
@@ -27,7 +27,7 @@ run:            ## build the library and train the Tree-LSTM example
 
 example:        ## build and run the example NAME, a folder of examples/
 	@.ci/install-deps build data
-	$(call optional,onnx)
+	$(call optional,onnx parallel)
 	$(call configure,release)
 	$(call look_again,release)
 	$(call build,release) --target $(NAME)
@@ -35,7 +35,7 @@ example:        ## build and run the example NAME, a folder of examples/
 
 test:           ## build and run every test
 	@.ci/install-deps build test data
-	$(call optional,onnx onnx_test)
+	$(call optional,onnx onnx_test parallel)
 	$(call configure,release)
 	$(call look_again,release)
 	$(call switch_on,release,TAPIR_TESTS)
@@ -58,7 +58,7 @@ docs:           ## build the reference: build/docs/html/index.html
 
 install:        ## build the libraries and install them under PREFIX
 	@.ci/install-deps build
-	$(call optional,onnx)
+	$(call optional,onnx parallel)
 	$(call configure,release)
 	$(call look_again,release)
 	$(call build,release) --target tapir_libraries

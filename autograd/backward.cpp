@@ -12,6 +12,7 @@
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/function.h"
 #include "tapir/autograd/meta_impl.h"
+#include "tapir/autograd/reducer_impl.h"
 #include "tapir/autograd/tape.h"
 #include "tapir/autograd/thread_tapes_impl.h"
 #include "tapir/autograd/users_function_impl.h"
@@ -97,7 +98,9 @@ void Walk::run(std::size_t from, std::size_t to) {
         const auto hook = log.hooks.lower_bound(parts.first);
         if (hook != log.hooks.end() && hook->first < parts.ends.back()) continue;  // hooks run on the thread that walks
         run_in_order(parts.ends.back(), to);
+        LeafCalls* const calls = std::exchange(leaf_calls, nullptr);
         run_parts(parts);
+        leaf_calls = calls;
         to = parts.first;
     }
     run_in_order(from, to);
@@ -119,7 +122,11 @@ void Walk::run_in_order(std::size_t from, std::size_t to) {
     for (std::size_t i = to; i-- > from;) {
         const auto index = static_cast<std::uint32_t>(i);
         Record& record = *log.records[i];
-        if (record.flags & (Record::kExtra | Record::kLeaf)) continue;
+        if (record.flags & (Record::kExtra | Record::kLeaf)) {
+            if (leaf_calls && (record.flags & Record::kLeaf)) [[unlikely]]
+                leaf_calls->passed(index);
+            continue;
+        }
         bool any = false;
         if (record.device.type != DeviceType::cpu || detail::watching_ops) [[unlikely]] {
             detail::thread.op = record.op->name;
@@ -212,7 +219,7 @@ class WalkScope {
     bool was_muted_, was_apart_;
 };
 
-class BackwardRun {
+class BackwardRun : private LeafCalls {
  public:
     BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& options, const Loc& loc, const char* what);
     ~BackwardRun();
@@ -220,6 +227,8 @@ class BackwardRun {
     BackwardRun& operator=(const BackwardRun&) = delete;
 
     void accumulate();
+    /// As accumulate() of a walk that reaches no leaf.
+    static void reduce_alone(GradientReducer& reducer, const Loc& loc);
     std::vector<Tensor> gradients(const std::vector<Tensor>& xs);
 
  private:
@@ -234,6 +243,11 @@ class BackwardRun {
     struct Result;
     Result result_of(std::uint32_t leaf_value, Tensor used_rows);
     std::vector<Result> retained_results();
+    static std::vector<Result> results_of(GradientReducer& reducer);
+    static void write(Result& result);
+    void accumulate_all();
+    void begin_reducing();
+    void passed(std::uint32_t leaf_value) override;
 
     std::size_t tape_begin_;
     Loc loc_;
@@ -246,6 +260,8 @@ class BackwardRun {
     std::unique_ptr<WalkMemory> memory_;
     bool notes_rows_ = false;   // for gradients that are dense only because they are traced
     bool is_followed_ = false;  // gradients may be differentiated again
+    bool accumulates_ = false;
+    std::vector<GradientReducer*> reducers_;
 };
 
 // For a tensor that is neither a leaf nor on a live tape.
@@ -436,6 +452,7 @@ void BackwardRun::check_reached() {
 
 void BackwardRun::walk() {
     check_reached();
+    if (accumulates_) begin_reducing();
     new_leaves_.stay = true;
     if (walk_.watched) [[unlikely]] {
         WatcherList::each([&](OpWatcher& watcher) {
@@ -450,8 +467,10 @@ void BackwardRun::walk() {
     walk_.slots[y_value_].grad = std::move(seed_);
     BackwardStreams streams(walk_.log);
     walk_.streams = streams.are_several() ? &streams : nullptr;
+    if (!reducers_.empty()) walk_.leaf_calls = this;
     walk_.run(walk_.begin, std::max<std::size_t>(y_value_ + std::size_t{1}, walk_.begin));
     walk_.streams = nullptr;
+    walk_.leaf_calls = nullptr;
 }
 
 namespace {
@@ -504,9 +523,10 @@ Tensor BackwardRun::run_hooks(std::uint32_t leaf_value) {
 struct BackwardRun::Result {
     AutogradMeta* meta;
     Tensor grad;
-    bool add;          // grad: to the gradient that is there, in place
-    Pending pending;   // collected parts, to be added to those of the leaf
-    Tensor used_rows;  // of grad together with the existing gradient
+    bool add;               // grad: to the gradient that is there, in place
+    Pending pending;        // collected parts, to be added to those of the leaf
+    Tensor used_rows;       // of grad together with the existing gradient
+    bool replaces = false;  // the gradient that is there is a part of this one
 };
 
 namespace detail {
@@ -572,13 +592,129 @@ std::vector<BackwardRun::Result> BackwardRun::retained_results() {
     return results;
 }
 
+// --- Gradients of several processes, see reducer_impl.h --------------------------------------------------------------------
+
+static AutogradMeta& meta_of_leaf(const Log& log, std::uint32_t leaf_value) { return *log.records[leaf_value]->saved()[0].impl->meta; }
+
+void BackwardRun::begin_reducing() {
+    std::vector<GradientReducer*> found;
+    for (const std::uint32_t leaf : walk_.log.leaves) {
+        if (leaf >= walk_.extent || !get(walk_.reached, leaf)) continue;
+        const AutogradMeta& meta = meta_of_leaf(walk_.log, leaf);
+        if (!meta.reducer) continue;
+        if (!meta.reducer->reduces()) {
+            meta.reducer->check_accumulation(meta.reducer_place, loc_);
+        } else if (std::find(found.begin(), found.end(), meta.reducer) == found.end()) {
+            if (walk_.recording)
+                fail<TapeError>(loc_,
+                                "{}: the gradients of Replicas cannot be recorded, as by create_graph and by an outer tape; take tape.gradient(), "
+                                "which is of this rank alone",
+                                what_);
+            found.push_back(meta.reducer);
+        }
+    }
+    for (GradientReducer* const reducer : found) {
+        reducer->begin(loc_);
+        reducers_.push_back(reducer);  // those that cancel() may be called for
+    }
+}
+
+void BackwardRun::passed(std::uint32_t leaf_value) {
+    AutogradMeta& meta = meta_of_leaf(walk_.log, leaf_value);
+    GradientSlot& slot = walk_.slots[leaf_value];
+    if (!meta.reducer || slot.empty() || std::find(reducers_.begin(), reducers_.end(), meta.reducer) == reducers_.end()) return;
+    const CallerScope caller(loc_);
+    const Tensor used_rows = run_hooks(leaf_value);
+    if (slot.pending && meta.sparse) {
+        walk_.sum_held(leaf_value);
+        walk_.complete_products(leaf_value);
+    } else if (slot.pending) {
+        walk_.flush(leaf_value);
+    }
+    if (walk_.watched) [[unlikely]]
+        WatcherList::each([&](OpWatcher& watcher) { watcher.accumulate(walk_, leaf_value); });
+    meta.reducer->ready(meta.reducer_place, slot, used_rows);
+}
+
+std::vector<BackwardRun::Result> BackwardRun::results_of(GradientReducer& reducer) {
+    std::vector<Result> results;
+    for (GradientReducer::Reduced& reduced : reducer.finish()) {
+        Result result{reduced.meta, std::move(reduced.grad), false, {}, {}, !reduced.adds};
+        if (reduced.adds && result.grad.defined() && result.meta->grad.defined()) result.grad = gradient_ops::add(result.meta->grad, result.grad);
+        result.pending.rows = std::move(reduced.rows);
+        result.meta->rows.reserve(result.meta->rows.size() + result.pending.rows.size());
+        results.push_back(std::move(result));
+    }
+    return results;
+}
+
+void BackwardRun::write(Result& result) {
+    AutogradMeta& meta = *result.meta;
+    if (result.replaces) meta.drop_gradient();
+    if (result.grad.defined()) {
+        meta.used_rows = std::move(result.used_rows);
+        meta.note_rows_version(false);  // hooks may have written to it
+    }
+    if (result.add) {
+        gradient_ops::add_into(meta.grad, result.grad);
+    } else if (result.grad.defined()) {
+        meta.grad = std::move(result.grad);
+    }
+    for (SparseRows& rows : result.pending.rows) meta.rows.push_back(std::move(rows));
+    ProductRows& products = result.pending.products;
+    if (products.rows == 0) return;
+    if (meta.products.rows == 0) {
+        meta.products = std::move(products);
+    } else {
+        meta.products.append(products);
+    }
+}
+
+void BackwardRun::reduce_alone(GradientReducer& reducer, const Loc& loc) {
+    reducer.begin(loc);
+    try {
+        const detail::PauseRecording pause;
+        std::vector<Result> results = results_of(reducer);
+        const std::lock_guard lock(detail::gradient_mutex());
+        for (Result& result : results) write(result);
+    } catch (const std::exception& e) {
+        reducer.cancel(e.what());
+        throw;
+    }
+    reducer.written();
+}
+
+void reduce_without_walk(GradientReducer& reducer, const Loc& loc) { BackwardRun::reduce_alone(reducer, loc); }
+
 void BackwardRun::accumulate() {
+    accumulates_ = true;
+    const auto cancel = [this](const char* reason) {
+        for (GradientReducer* const reducer : reducers_) reducer->cancel(reason);
+    };
+    try {
+        accumulate_all();
+    } catch (const std::exception& e) {
+        cancel(e.what());
+        throw;
+    } catch (...) {
+        cancel("an exception in backward()");
+        throw;
+    }
+    for (GradientReducer* const reducer : reducers_) reducer->written();
+}
+
+void BackwardRun::accumulate_all() {
     want_all();
     for (const auto& [value, tensor] : walk_.log.retained) {
         if (value <= y_value_) set(walk_.kept, value);
     }
     walk();
     const CallerScope caller(loc_);  // the handling of leaves has no line of its own
+    if (!reducers_.empty()) {
+        for (const std::uint32_t leaf : walk_.log.leaves) {
+            if (leaf < walk_.slots.size()) passed(leaf);
+        }
+    }
     std::vector<std::uint32_t> reached;
     for (const std::uint32_t leaf : walk_.log.leaves) {
         if (leaf < walk_.slots.size() && !walk_.slots[leaf].empty()) reached.push_back(leaf);
@@ -586,29 +722,19 @@ void BackwardRun::accumulate() {
     std::vector<Tensor> used_rows;
     used_rows.reserve(reached.size());
     for (const std::uint32_t leaf : reached) used_rows.push_back(run_hooks(leaf));
+    std::vector<Result> results;
+    for (GradientReducer* const reducer : reducers_) {
+        for (Result& result : results_of(*reducer)) results.push_back(std::move(result));
+    }
     const std::lock_guard lock(detail::gradient_mutex());
-    std::vector<Result> results = retained_results();
+    for (Result& result : retained_results()) results.push_back(std::move(result));
     results.reserve(results.size() + reached.size());
     for (std::size_t i = 0; i < reached.size(); ++i) results.push_back(result_of(reached[i], std::move(used_rows[i])));
-    for (Result& result : results) {  // from here on nothing fails
-        AutogradMeta& meta = *result.meta;
-        if (result.grad.defined()) {
-            meta.used_rows = std::move(result.used_rows);
-            meta.note_rows_version(false);  // hooks may have written to it
-        }
-        if (result.add) {
-            gradient_ops::add_into(meta.grad, result.grad);
-        } else if (result.grad.defined()) {
-            meta.grad = std::move(result.grad);
-        }
-        for (SparseRows& rows : result.pending.rows) meta.rows.push_back(std::move(rows));
-        ProductRows& products = result.pending.products;
-        if (products.rows == 0) continue;
-        if (meta.products.rows == 0) {
-            meta.products = std::move(products);
-        } else {
-            meta.products.append(products);
-        }
+    for (Result& result : results) write(result);  // from here on nothing fails
+    for (const std::uint32_t leaf : reached) {
+        const AutogradMeta& meta = meta_of_leaf(walk_.log, leaf);
+        if (meta.reducer) [[unlikely]]
+            meta.reducer->accumulated(meta.reducer_place);
     }
 }
 

@@ -55,6 +55,14 @@ void own_gradient(Tensor& grad, const Shape& shape, DType dtype, Device device);
 /// The total number of rows of the parts.
 std::int64_t row_count(const std::vector<SparseRows>& rows);
 
+/// Told when nothing more comes to the gradient of a leaf: the walk has passed its first use.
+struct LeafCalls {
+    virtual void passed(std::uint32_t leaf_value) = 0;
+
+ protected:
+    ~LeafCalls() = default;
+};
+
 /// One backward pass over a range of a log.
 struct Walk {
     Log& log;
@@ -71,6 +79,7 @@ struct Walk {
     std::vector<std::uint8_t> kept{};     // bitmap: gradients that the caller asked for
     std::vector<std::pair<std::uint32_t, Tensor>> kept_grads{};
     BackwardStreams* streams = nullptr;  // null: nothing to follow
+    LeafCalls* leaf_calls = nullptr;     // null: nobody asks. Not called for leaves that were first used in Log::parts
 
     bool is_wanted(std::uint32_t value) const noexcept { return wanted[value >> 3] >> (value & 7) & 1; }
     /// True if nobody looks at the gradient of this value, so that it may go straight to what the value is a part of.

@@ -101,13 +101,14 @@ void CustomFunction::check_count(const OpInfo& op, const char* what, std::size_t
 }
 
 std::vector<Tensor> CustomFunction::apply(const OpInfo& op, Forward forward, BackwardFn backward, std::size_t gradients,
-                                          const std::vector<Tensor>& inputs, const Loc& loc) {
+                                          const std::vector<Tensor>& inputs, const Loc& loc, std::shared_ptr<const void> state) {
     for (const Tensor& x : inputs) {
         if (!x.defined()) detail::fail_undefined(op.name, loc);
         detail::begin_op("Function::apply", x.impl(), loc);  // watchers see the ops that its forward calls
     }
     auto object = detail::at_line(loc, [] { return std::make_unique<FunctionRecord>(); });
     object->backward = backward;
+    object->context.state = std::move(state);
     std::vector<Tensor> outputs;
     {
         const NoGradScope pause;
@@ -161,6 +162,7 @@ void CustomFunction::rule(Backward& b) {
     auto& object = *static_cast<FunctionRecord*>(b.object());
     FunctionContext context;
     context.numbers = object.context.numbers;
+    context.state = object.context.state;
     for (int i = 0; i < b.record().saved_count; ++i) context.saved_.push_back(b.saved(i));
     for (int i = 0; i < b.input_count(); ++i) context.needs_.push_back(b.needs(i));
     std::vector<Tensor> grads;

@@ -11,6 +11,8 @@
 
 namespace tapir {
 
+class GradientReducer;
+
 /// Rows of a gradient that is zero elsewhere: row indices[i] gets values[i]. Rows may repeat until coalesced.
 struct SparseRows {
     Tensor indices;  // int64 (n,)
@@ -43,8 +45,10 @@ struct AutogradMeta {
     /// The version of grad's storage at which it was last known to be zero outside used_rows; -1: it may have been written to since.
     std::int64_t rows_version = -1;
     std::uint32_t leaf_number = 0;
-    const char* name = nullptr;       // a parameter's name in its model, "encoder.cell.weight"; see nn::Module
-    bool sparse = false;              // a row-sparse gradient shall stay so for the optimizer (see optim/optimizer.h)
+    const char* name = nullptr;          // a parameter's name in its model, "encoder.cell.weight"; see nn::Module
+    bool sparse = false;                 // a row-sparse gradient shall stay so for the optimizer (see optim/optimizer.h)
+    GradientReducer* reducer = nullptr;  // makes its gradient one of several processes'; see reducer_impl.h
+    std::uint32_t reducer_place = 0;
     std::vector<GradientHook> hooks;  // read and written with gradient_mutex() held; called without, from copies
 
     /// The name, or null. Another thread may be setting it.

@@ -42,6 +42,6 @@ constinit thread_local Generator* own_generator = nullptr;  // of an instance of
 Generator* detail::exchange_generator(Generator* own) noexcept { return std::exchange(own_generator, own); }
 
 Generator& default_generator() noexcept { return own_generator ? *own_generator : g_generator; }
-void manual_seed(std::uint64_t seed) noexcept { g_generator.manual_seed(seed); }
+void manual_seed(std::uint64_t seed) noexcept { default_generator().manual_seed(seed); }
 
 }  // namespace tapir

@@ -58,7 +58,8 @@ class Generator {
     std::uint64_t offset_ = 0;
 };
 
-/// The generator of the random functions. Seeded with 0 at start.
+/// The generator of the random functions. Seeded with 0 at start. The program has one, an item of batch() its own, and a rank of
+/// parallel::spawn().
 Generator& default_generator() noexcept;
 /// Seeds the default generator.
 void manual_seed(std::uint64_t seed) noexcept;

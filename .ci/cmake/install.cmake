@@ -1,5 +1,5 @@
 # What `cmake --install` puts in place: the libraries that are built, the public headers under include/tapir, TapirConfig.cmake for
-# find_package(Tapir), tapir.pc, tapir_runtime.pc and tapir_onnx.pc for pkg-config, and the script for gdb.
+# find_package(Tapir), tapir.pc, tapir_runtime.pc, tapir_onnx.pc and tapir_parallel.pc for pkg-config, and the script for gdb.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -9,6 +9,8 @@ if(BUILD_SHARED_LIBS)  # which brings its own dependencies
     set(TAPIR_PC_LIBS "")
     set(TAPIR_FIND_ONNX "set(OnnxProto_FOUND TRUE)")
     set(TAPIR_ONNX_PC_LIBS "")
+    set(TAPIR_FIND_PARALLEL "")
+    set(TAPIR_PARALLEL_PC_LIBS "")
 else()
     set(TAPIR_FIND_ONNX "find_package(OnnxProto QUIET)")
     set(TAPIR_ONNX_PC_LIBS "-lonnx_proto -lprotobuf")
@@ -58,6 +60,10 @@ if(TARGET tapir_onnx)
     tapir_install_stripped(tapir_onnx)
     install(EXPORT TapirOnnxTargets NAMESPACE Tapir:: DESTINATION ${package_dir})
 endif()
+add_dependencies(tapir_libraries tapir_parallel)
+install(TARGETS tapir_parallel EXPORT TapirParallelTargets)
+tapir_install_stripped(tapir_parallel)
+install(EXPORT TapirParallelTargets NAMESPACE Tapir:: DESTINATION ${package_dir})
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/TapirConfig.cmake.in TapirConfig.cmake
                               INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(TapirConfigVersion.cmake COMPATIBILITY SameMinorVersion)
@@ -67,7 +73,7 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/TapirConfig.cmake ${CMAKE_CURRENT_BINA
         DESTINATION ${package_dir})
 
 file(RELATIVE_PATH TAPIR_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
-foreach(library tapir tapir_runtime tapir_onnx)
+foreach(library tapir tapir_runtime tapir_onnx tapir_parallel)
     if(TARGET ${library})
         configure_file(${CMAKE_CURRENT_LIST_DIR}/${library}.pc.in ${library}.pc @ONLY)
         install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${library}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

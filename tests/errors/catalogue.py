@@ -200,7 +200,7 @@ def read_logs(paths):
             except json.JSONDecodeError:
                 continue  # half a line: see thrown.cpp
             calls = tuple((thrown["module"], address) for address in thrown.get("calls", []))
-            seen.add((thrown["type"].removeprefix("tapir::"), thrown["text"], path.stem in OF_SAMPLES, calls))
+            seen.add((re.sub(r"^tapir::(parallel::)?", "", thrown["type"]), thrown["text"], path.stem in OF_SAMPLES, calls))
     return sorted(seen)
 
 

@@ -1,0 +1,207 @@
+#include "tapir/nn/parallel/channel_impl.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "tapir/core/fail_impl.h"
+
+namespace tapir::parallel {
+namespace {
+
+constexpr int kExitCode = 75;  // EX_TEMPFAIL: start again from the last checkpoint
+constexpr double kAbortSeconds = 5;
+constexpr std::size_t kHostBytes = 64;
+
+std::uint64_t fingerprint_of(const std::string& text) {  // FNV-1a
+    std::uint64_t hash = 14695981039346656037u;
+    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+    return hash >> 1;  // never all ones: its complement is compared, too
+}
+
+std::string with_line(const Call& call) { return call.text() + " at " + detail::file_and_line(call.loc); }
+
+}  // namespace
+
+std::string Call::text() const { return of.empty() ? op : std::string(op) + " of " + of; }
+
+void Work::wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return is_done_; });
+    if (error_) std::rethrow_exception(error_);
+}
+
+void Work::finish() {
+    const std::lock_guard lock(mutex_);
+    is_done_ = true;
+    changed_.notify_all();
+}
+
+std::shared_ptr<Channel> Channel::open(const Make& make, double timeout, const Loc& loc) {
+    std::shared_ptr<Channel> channel(new Channel(timeout));
+    Work made;
+    std::exception_ptr error;
+    channel->thread_ = std::thread([&, self = channel.get()] {
+        try {
+            std::unique_ptr<Engine> engine = make();
+            if (engine) self->add(std::move(engine));
+        } catch (const EngineError& e) {
+            error = std::make_exception_ptr(CommError(fmt::format("parallel::init: {}", e.what()), loc));
+        } catch (...) {
+            error = std::current_exception();
+        }
+        const bool serves = !self->engines_.empty() && !error;
+        made.finish();
+        if (serves) self->serve();
+    });
+    made.wait();
+    if (error || channel->engines_.empty()) {
+        channel->thread_.join();
+        if (error) std::rethrow_exception(error);
+        return nullptr;
+    }
+    channel->first_ = channel->engines_.front().get();
+    channel->watchdog_ = std::thread([self = channel.get()] { self->watch(); });
+    return channel;
+}
+
+Channel::~Channel() {
+    if (!watchdog_.joinable()) return;  // it was never open
+    if (std::uncaught_exceptions() > unwinding_) abort("an exception ended its program's use of the group");
+    {
+        const std::lock_guard lock(mutex_);
+        closes_ = true;
+        changed_.notify_all();
+    }
+    watchdog_.join();  // first: it asks the engines
+    {
+        const std::lock_guard lock(mutex_);
+        watched_ = false;
+        changed_.notify_all();
+    }
+    thread_.join();
+}
+
+std::shared_ptr<Work> Channel::post(Engine& engine, Call call, std::function<void()> run, bool compares) {
+    auto work = std::make_shared<Work>();
+    const std::lock_guard lock(mutex_);
+    line_.push_back({&engine, std::move(call), std::move(run), work, compares});
+    changed_.notify_all();
+    return work;
+}
+
+Engine& Channel::add(std::unique_ptr<Engine> engine) {
+    introduce(*engine);
+    engines_.push_back(std::move(engine));
+    return *engines_.back();
+}
+
+// Lets every rank know the others' hosts, for messages.
+void Channel::introduce(Engine& engine) {
+    char mine[kHostBytes] = {};
+    gethostname(mine, kHostBytes - 1);
+    const auto ranks = static_cast<std::size_t>(engine.size());
+    std::vector<char> all(kHostBytes * ranks);
+    engine.all_gather(mine, all.data(), std::vector<std::int64_t>(ranks, kHostBytes));
+    for (std::size_t i = 0; i < ranks; ++i) engine.hosts.emplace_back(all.data() + i * kHostBytes);
+}
+
+void Channel::abort(const std::string& reason) {
+    post(*engines_.front(), {"abort", "", Loc{}}, [this, reason] { end(reason); }, false)->wait();
+}
+
+void Channel::end(const std::string& reason) {
+    if (!ended_.empty()) return;
+    ended_ = reason;
+    engines_.front()->abort(reason, kAbortSeconds);
+}
+
+void Channel::serve() {
+    for (;;) {
+        Job job;
+        {
+            std::unique_lock lock(mutex_);
+            changed_.wait(lock, [this] { return !watched_ || !line_.empty(); });
+            if (line_.empty()) break;
+            job = std::move(line_.front());
+            line_.pop_front();
+            current_ = &job;
+            began_ = Clock::now();
+        }
+        do_job(job);
+        {
+            const std::lock_guard lock(mutex_);
+            current_ = nullptr;
+        }
+        job.work->finish();
+    }
+    while (engines_.size() > 1) engines_.pop_back();
+    engines_.front()->finish();
+    engines_.clear();
+}
+
+void Channel::do_job(Job& job) {
+    std::exception_ptr& error = job.work->error_;
+    try {
+        if (!ended_.empty()) {
+            if (job.call.loc.line() != 0) fail<CommError>(job.call.loc, "{}: no more calls are possible, as {}", job.call.op, ended_);
+            return;
+        }
+        if (job.compares) compare(job);
+        job.run();
+    } catch (const EngineError& e) {
+        error = std::make_exception_ptr(CommError(fmt::format("{}: {}", job.call.op, e.what()), job.call.loc));
+        end(e.what());
+    } catch (...) {
+        error = std::current_exception();
+    }
+    job.run = nullptr;  // what it holds is let go before the caller goes on
+}
+
+void Channel::compare(const Job& job) {
+    const std::string text = job.call.text();
+    const Agreement found = job.engine->agree(fingerprint_of(text), with_line(job.call));
+    if (found.any_failed) {
+        std::string reason = "a rank failed";
+        for (std::size_t i = found.failed.size(); i-- > 0;) {
+            if (found.failed[i]) reason = fmt::format("rank {} ({}) failed: {}", i, job.engine->hosts[i], found.texts[i]);
+        }
+        throw EngineError(reason);
+    }
+    if (found.all_alike) return;
+    const auto is_same = [&](const std::string& other) { return other.compare(0, text.size() + 4, text + " at ") == 0; };
+    std::size_t other = 0;
+    while (other + 1 < found.texts.size() && is_same(found.texts[other])) ++other;
+    fail<CommError>(job.call.loc, "{}: the ranks call different things: rank {} {}, rank {} {}", job.call.op, job.engine->rank(), with_line(job.call),
+                    other, found.texts[other]);
+}
+
+void Channel::watch() {
+    using namespace std::chrono_literals;
+    std::unique_lock lock(mutex_);
+    while (!(closes_ && line_.empty() && !current_)) {
+        changed_.wait_for(lock, 100ms);
+        lock.unlock();
+        first_->answer();
+        lock.lock();
+        if (!current_ || Clock::now() - began_ < std::chrono::duration<double>(timeout_)) continue;
+        Engine& engine = *current_->engine;
+        const Call call = current_->call;
+        lock.unlock();
+        const std::optional<std::vector<int>> missing = engine.missing();
+        std::string ranks;
+        for (const int rank : missing.value_or(std::vector<int>()))
+            ranks += fmt::format("{}rank {} ({})", ranks.empty() ? "" : ", ", rank, engine.hosts[static_cast<std::size_t>(rank)]);
+        if (ranks.empty()) ranks = missing ? "other ranks, which have all come to it" : "other ranks";
+        lock.lock();
+        if (!current_ || Clock::now() - began_ < std::chrono::duration<double>(timeout_)) continue;  // it has gone on meanwhile
+        const std::string text = fmt::format("{}: {}{} waits {} s for {}: rank {} ends the program\n", detail::file_and_line(call.loc), call.text(),
+                                             call.note.empty() ? "" : " (" + call.note + ")", timeout_, ranks, engine.rank());
+        std::fputs(text.c_str(), stderr);
+        std::fflush(stderr);
+        ::_exit(kExitCode);
+    }
+}
+
+}  // namespace tapir::parallel

@@ -1,0 +1,95 @@
+// The thread of a process that talks to other ranks. Calls of all groups wait in one line, in the order in which the program makes them: so ranks whose
+// programs are alike never wait for each other in a circle. While it waits, the program computes on, as backward() does while gradients travel.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tapir/nn/parallel/engine_impl.h"
+
+namespace tapir::parallel {
+
+/// What a rank calls, as messages tell it.
+struct Call {
+    const char* op;
+    std::string of;  // what ranks compare beside the op: "float32 (3, 4), sum"
+    Loc loc;
+    std::string note{};  // for messages only: "bucket 3 of step 118"
+
+    std::string text() const;  // "all_reduce of float32 (3, 4), sum"
+};
+
+/// A call that waits in line, runs, or is done.
+class Work {
+ public:
+    /// Throws CommError if it failed.
+    void wait();
+
+ private:
+    friend class Channel;
+    void finish();
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    bool is_done_ = false;
+    std::exception_ptr error_;
+};
+
+class Channel {
+ public:
+    using Make = std::function<std::unique_ptr<Engine>()>;
+    /// Makes the first engine on the thread. Throws what that throws; null: there is none.
+    static std::shared_ptr<Channel> open(const Make& make, double timeout, const Loc& loc);
+    ~Channel();
+    Channel(const Channel&) = delete;
+    Channel& operator=(const Channel&) = delete;
+
+    Engine& world() noexcept { return *engines_.front(); }
+    /// Compares the call with those of the other ranks (not so messages between two ranks), and calls run() if they are alike.
+    std::shared_ptr<Work> post(Engine& engine, Call call, std::function<void()> run, bool compares = true);
+    /// Of the thread: makes an engine that lives as long as this.
+    Engine& add(std::unique_ptr<Engine> engine);
+    /// All calls from here on throw CommError, on all ranks.
+    void abort(const std::string& reason);
+
+ private:
+    using Clock = std::chrono::steady_clock;
+    struct Job {
+        Engine* engine;
+        Call call;
+        std::function<void()> run;
+        std::shared_ptr<Work> work;
+        bool compares;
+    };
+
+    explicit Channel(double timeout) : timeout_(timeout) {}
+    void serve();
+    void watch();
+    void do_job(Job& job);
+    void compare(const Job& job);
+    void end(const std::string& reason);
+    static void introduce(Engine& engine);
+
+    const double timeout_;
+    std::vector<std::unique_ptr<Engine>> engines_;  // of the thread
+    Engine* first_ = nullptr;                       // of them; for the watchdog
+    std::string ended_;                             // of the thread: why there are no more calls
+    const int unwinding_ = std::uncaught_exceptions();
+
+    std::mutex mutex_;  // of what follows
+    std::condition_variable changed_;
+    std::deque<Job> line_;
+    bool closes_ = false, watched_ = true;  // the watchdog ends before the thread
+    const Job* current_ = nullptr;          // for the watchdog
+    Clock::time_point began_;
+
+    std::thread thread_, watchdog_;
+};
+
+}  // namespace tapir::parallel

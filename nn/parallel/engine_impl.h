@@ -1,0 +1,78 @@
+// What moves bytes between ranks: MPI, Gloo, or threads of one process. Each is in one .cpp; nothing else sees its headers.
+//
+// All calls but answer() and missing() come from the channel's thread (channel_impl.h), for all groups of a process in one order.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tapir/core/dtype.h"
+#include "tapir/nn/parallel/group.h"
+
+namespace tapir::parallel {
+
+/// What the ranks found when they compared their calls.
+struct Agreement {
+    bool all_alike = true, any_failed = false;
+    /// Unless all is well: what each rank calls, or why it failed.
+    std::vector<std::string> texts;
+    std::vector<bool> failed;
+};
+
+/// A connection that broke, as an engine tells it. The channel makes a CommError of it, with the user's line.
+struct EngineError : std::exception {
+    explicit EngineError(std::string text) : message(std::move(text)) {}
+    const char* what() const noexcept override { return message.c_str(); }
+    std::string message;
+};
+
+class Engine {
+ public:
+    virtual ~Engine() = default;
+    virtual int rank() const noexcept = 0;
+    virtual int size() const noexcept = 0;
+    virtual const char* name() const noexcept = 0;
+    std::vector<std::string> hosts;  // of the ranks, for messages; set by the channel
+
+    /// Waits for a call of all ranks, and compares the calls. All functions below follow one of these that found all alike, but send() and receive().
+    virtual Agreement agree(std::uint64_t fingerprint, const std::string& text) = 0;
+    /// Every rank gets the sum, product, least or greatest of all ranks' numbers: the same bits. `reduce` is not mean.
+    virtual void all_reduce(void* data, std::int64_t count, DType dtype, Reduce reduce) = 0;
+    virtual void broadcast(void* data, std::int64_t bytes, int root) = 0;
+    /// out: the ranks' parts behind each other, of so many bytes each. `in` is not in `out`.
+    virtual void all_gather(const void* in, void* out, const std::vector<std::int64_t>& bytes) = 0;
+    /// in: a part for each rank, of `count` numbers each; out: this rank's, reduced. `in` may be overwritten.
+    virtual void reduce_scatter(void* in, void* out, std::int64_t count, DType dtype, Reduce reduce) = 0;
+    /// Part i of `in`, of so many bytes, goes to rank i, and becomes part rank() of its `out`.
+    virtual void all_to_all(const void* in, void* out, std::int64_t bytes) = 0;
+    /// Does not wait for the receiver: the bytes are kept until they are sent.
+    virtual void send(const std::vector<std::byte>& bytes, int to) = 0;
+    virtual std::vector<std::byte> receive(int from) = 0;
+    /// The ranks of one color become an engine of their own, in the order of their keys; alike keys in the order of ranks here.
+    virtual std::unique_ptr<Engine> split(int color, int key) = 0;
+    /// Tells the ranks of all engines of this process that this one calls nothing any more: agree() and receive() of the others end, with any_failed or
+    /// EngineError. Returns when they know, or after so many seconds.
+    virtual void abort(const std::string& reason, double seconds) = 0;
+    /// Ends all connections in an orderly way; the last call, of the first engine.
+    virtual void finish() {}
+    /// Of the first engine, from the watchdog's thread and every few tenths of a second: answers the other ranks' missing().
+    virtual void answer() {}
+    /// Finds out, within three seconds, which ranks have not come to the call that this rank waits in; nothing: that cannot be known. From the watchdog's
+    /// thread.
+    virtual std::optional<std::vector<int>> missing() { return {}; }
+};
+
+/// dst[i] = dst[i] op src[i]
+void reduce_into(void* dst, const void* src, std::int64_t count, DType dtype, Reduce reduce);
+
+/// Throw EngineError if the others cannot be reached, and where Tapir was built without it. timeout: in seconds.
+std::unique_ptr<Engine> mpi_engine(int* argc, char*** argv);
+std::unique_ptr<Engine> gloo_engine(double timeout);
+/// One for each of so many threads.
+std::vector<std::unique_ptr<Engine>> thread_engines(int ranks);
+
+}  // namespace tapir::parallel

@@ -1,0 +1,502 @@
+#include "tapir/nn/parallel/group.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "tapir/autograd/function.h"
+#include "tapir/autograd/tape.h"
+#include "tapir/core/fail_impl.h"
+#include "tapir/core/generator.h"
+#include "tapir/core/make_impl.h"
+#include "tapir/core/thread_words_impl.h"
+#include "tapir/nn/parallel/access_impl.h"
+#include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/make/make.h"
+
+namespace tapir::parallel {
+namespace {
+
+const char* name_of(Reduce reduce) {
+    constexpr const char* names[] = {"sum", "mean", "product", "min", "max"};
+    return names[static_cast<int>(reduce)];
+}
+
+std::string text_of(const Tensor& x) { return fmt::format("{} {}", name(x.dtype()), x.shape()); }
+
+void* data_of(const Tensor& t) { return t.impl()->data; }
+std::int64_t bytes_of(const Tensor& t) { return t.numel() * static_cast<std::int64_t>(itemsize(t.dtype())); }
+
+void check_tensor(const char* op, const Tensor& x, const Loc& loc) {
+    if (!x.defined()) detail::fail_undefined(op, loc);
+    if (CustomFunction::is_traced()) fail<TapeError>(loc, "{}: a graph cannot hold what other ranks compute", op);
+}
+
+void check_reduce(const char* op, const Tensor& x, Reduce reduce, const Loc& loc) {
+    if (reduce == Reduce::mean && !is_floating(x.dtype()))
+        fail<DTypeError>(loc, "{}: the mean of {} is not one; convert with x.to(float32), or take the sum", op, name(x.dtype()));
+    if (x.dtype() == bool_ && (reduce == Reduce::sum || reduce == Reduce::product))
+        fail<DTypeError>(loc, "{}: the {} of bools is not one; take max (any) or min (all), or convert with x.to(int64)", op, name_of(reduce));
+}
+
+// A copy in the host's memory, contiguous, that nobody else sees.
+Tensor host_copy(const Tensor& x) {
+    const NoGradScope pause;
+    return x.device() == cpu ? x.detach().clone().contiguous() : x.detach().to(cpu).contiguous();
+}
+
+// --- Recording -----------------------------------------------------------------------------------------------------------
+
+// What a recorded call computes, and its gradient.
+struct Rule {
+    std::function<Tensor(const Tensor& x)> forward;
+    std::function<Tensor(const Tensor& g, const FunctionContext& context)> backward;
+    bool saves = false;  // x and the result
+};
+
+Tensor recorded(const OpInfo& op, const Tensor& x, Rule rule, const Loc& loc) {
+    const auto forward = [](FunctionContext& context, const std::vector<Tensor>& in) {
+        const Rule& of = *static_cast<const Rule*>(context.state.get());
+        Tensor y = of.forward(in[0]);
+        if (of.saves) context.save({in[0], y});
+        return std::vector<Tensor>{y};
+    };
+    const auto backward = [](FunctionContext& context, const std::vector<Tensor>& g) {
+        return std::vector<Tensor>{static_cast<const Rule*>(context.state.get())->backward(g[0], context)};
+    };
+    return CustomFunction::apply(op, forward, backward, 1, {x}, loc, std::make_shared<const Rule>(std::move(rule)))[0];
+}
+
+// --- Messages between two ranks ------------------------------------------------------------------------------------------
+
+struct MessageHead {
+    std::int64_t sizes[kMaxRank] = {};
+    std::int32_t rank = 0;
+    DType dtype = float32;
+    bool needs_gradient = false;
+};
+
+std::vector<std::byte> message_of(const Tensor& x, bool needs_gradient) {
+    const Tensor host = host_copy(x);
+    MessageHead head;
+    head.rank = x.dim();
+    std::copy_n(host.impl()->sizes, head.rank, head.sizes);
+    head.dtype = x.dtype();
+    head.needs_gradient = needs_gradient;
+    std::vector<std::byte> bytes(sizeof(head) + static_cast<std::size_t>(bytes_of(host)));
+    std::memcpy(bytes.data(), &head, sizeof(head));
+    if (host.numel() > 0) std::memcpy(bytes.data() + sizeof(head), data_of(host), static_cast<std::size_t>(bytes_of(host)));
+    return bytes;
+}
+
+constexpr std::int64_t kMostInMessage = std::int64_t{1} << 28;
+
+}  // namespace
+
+// --- Access: what the other files of nn/parallel use ------------------------------------------------------------------------
+
+Group Access::group(std::shared_ptr<Channel> channel, Engine& engine) {
+    Group group;
+    group.state_ = std::make_shared<Group::State>(Group::State{std::move(channel), &engine});
+    return group;
+}
+
+Channel* Access::channel(const Group& group) noexcept { return group.state_ ? group.state_->channel.get() : nullptr; }
+Engine* Access::engine(const Group& group) noexcept { return group.state_ ? group.state_->engine : nullptr; }
+
+std::shared_ptr<Work> Access::begin_sum(const Group& group, const Tensor& x, Call call) {
+    Engine* const engine = group.state_->engine;
+    return group.state_->channel->post(*engine, std::move(call), [engine, x] { engine->all_reduce(data_of(x), x.numel(), x.dtype(), Reduce::sum); });
+}
+
+// --- Group ---------------------------------------------------------------------------------------------------------------
+
+int Group::rank() const noexcept { return state_ ? state_->engine->rank() : 0; }
+int Group::size() const noexcept { return state_ ? state_->engine->size() : 1; }
+const char* Group::engine() const noexcept { return state_ ? state_->engine->name() : "none"; }
+
+static void call_and_wait(const Group& group, Call call, std::function<void()> run, bool compares = true) {
+    Access::channel(group)->post(*Access::engine(group), std::move(call), std::move(run), compares)->wait();
+}
+
+static void check_rank(const char* op, const Group& group, int rank, bool may_be_own, const Loc& loc) {
+    if (rank < 0 || rank >= group.size()) fail<ValueError>(loc, "{}: there is no rank {} in a group of {}", op, rank, group.size());
+    if (!may_be_own && rank == group.rank()) fail<ValueError>(loc, "{}: rank {} is this one", op, rank);
+}
+
+// x becomes the result; it is contiguous and in the host's memory.
+static void all_reduce_host(const Group& group, const Tensor& x, Reduce reduce, const Loc& loc) {
+    Engine* const engine = Access::engine(group);
+    call_and_wait(group, {"all_reduce", fmt::format("{}, {}", text_of(x), name_of(reduce)), loc},
+                  [&] { engine->all_reduce(data_of(x), x.numel(), x.dtype(), reduce == Reduce::mean ? Reduce::sum : reduce); });
+}
+
+static Tensor all_reduced(const Group& group, const Tensor& x, Reduce reduce, const Loc& loc) {
+    const Tensor host = host_copy(x);
+    all_reduce_host(group, host, reduce, loc);
+    const NoGradScope pause;
+    const Tensor y = host.to(x.device());
+    return reduce == Reduce::mean ? y / group.size() : y;
+}
+
+Tensor Group::all_reduce(In x, Reduce reduce, Loc loc) const {
+    const Loc line = detail::caller(loc);
+    check_tensor("all_reduce", x.tensor, line);
+    check_reduce("all_reduce", x.tensor, reduce, line);
+    if (!state_) return x.tensor.clone();
+    static const OpInfo& op = CustomFunction::row_named("all_reduce");
+    Rule rule;
+    rule.forward = [group = *this, reduce, line](const Tensor& t) { return all_reduced(group, t, reduce, line); };
+    if (reduce == Reduce::min || reduce == Reduce::max) {
+        rule.saves = true;
+        rule.backward = [group = *this, line](const Tensor& g, const FunctionContext& context) {
+            const Tensor is_it = eq(context.saved(0), context.saved(1)).to(g.dtype());
+            return group.all_reduce({g, line}, Reduce::sum, line) * is_it / group.all_reduce({is_it, line}, Reduce::sum, line);
+        };
+    } else if (reduce == Reduce::product) {
+        rule.backward = [line](const Tensor&, const FunctionContext&) -> Tensor {
+            fail<TapeError>(line, "all_reduce: a product over ranks has no gradient here; all_gather() the factors and take prod()");
+        };
+    } else {
+        rule.backward = [group = *this, reduce, line](const Tensor& g, const FunctionContext&) { return group.all_reduce({g, line}, reduce, line); };
+    }
+    return recorded(op, x.tensor, std::move(rule), line);
+}
+
+static void check_in_place(const char* op, const Tensor& x, const Loc& loc) {
+    check_tensor(op, x, loc);
+    if (x.requires_grad() && !x.is_leaf()) fail<TapeError>(loc, "{}_: x is recorded; take x = group.{}(x), or x.detach()", op, op);
+}
+
+// Writes what it computes in the host's memory back to x, which keeps its device and strides.
+template <class Run>
+static void in_place(const Tensor& x, const Loc& loc, const Run& run) {
+    const Tensor host = host_copy(x);
+    run(host);
+    const NoGradScope pause;
+    const CallerScope caller(loc);
+    Tensor(x).copy_(host);
+}
+
+void Group::all_reduce_(const Tensor& x, Reduce reduce, Loc loc) const {
+    const Loc line = detail::caller(loc);
+    check_in_place("all_reduce", x, line);
+    check_reduce("all_reduce", x, reduce, line);
+    if (!state_) return;
+    in_place(x, line, [&](const Tensor& host) {
+        all_reduce_host(*this, host, reduce, line);
+        if (reduce == Reduce::mean) Tensor(host).div_(size());
+    });
+}
+
+static void broadcast_host(const Group& group, const Tensor& x, int root, const Loc& loc) {
+    Engine* const engine = Access::engine(group);
+    call_and_wait(group, {"broadcast", fmt::format("{}, from {}", text_of(x), root), loc}, [&] { engine->broadcast(data_of(x), bytes_of(x), root); });
+}
+
+Tensor Group::broadcast(In x, int root, Loc loc) const {
+    const Loc line = detail::caller(loc);
+    check_tensor("broadcast", x.tensor, line);
+    check_rank("broadcast", *this, root, true, line);
+    if (!state_) return x.tensor.clone();
+    static const OpInfo& op = CustomFunction::row_named("broadcast");
+    Rule rule;
+    rule.forward = [group = *this, root, line](const Tensor& t) {
+        const Tensor host = host_copy(t);
+        broadcast_host(group, host, root, line);
+        return host.to(t.device());
+    };
+    rule.backward = [group = *this, root, line](const Tensor& g, const FunctionContext&) { return group.reduce({g, line}, root, Reduce::sum, line); };
+    return recorded(op, x.tensor, std::move(rule), line);
+}
+
+Tensor Group::reduce(In x, int root, Reduce reduce, Loc loc) const {
+    const Loc line = detail::caller(loc);
+    check_tensor("reduce", x.tensor, line);
+    check_reduce("reduce", x.tensor, reduce, line);
+    check_rank("reduce", *this, root, true, line);
+    if (!state_) return x.tensor.clone();
+    static const OpInfo& op = CustomFunction::row_named("reduce");
+    Rule rule;
+    rule.forward = [group = *this, root, reduce, line](const Tensor& t) {
+        const Tensor y = all_reduced(group, t, reduce, line);
+        return group.rank() == root ? y : zeros_like(y);
+    };
+    rule.backward = [group = *this, root, reduce, line](const Tensor& g, const FunctionContext&) -> Tensor {
+        if (reduce != Reduce::sum && reduce != Reduce::mean)
+            fail<TapeError>(line, "reduce: {} has no gradient here; take all_reduce()", name_of(reduce));
+        const Tensor all = group.broadcast({g, line}, root, line);
+        return reduce == Reduce::mean ? all / group.size() : all;
+    };
+    return recorded(op, x.tensor, std::move(rule), line);
+}
+
+void Group::broadcast_(const Tensor& x, int root, Loc loc) const {
+    const Loc line = detail::caller(loc);
+    check_in_place("broadcast", x, line);
+    check_rank("broadcast", *this, root, true, line);
+    if (!state_) return;
+    in_place(x, line, [&](const Tensor& host) { broadcast_host(*this, host, root, line); });
+}
+
+// Of dimension 0. sizes: the ranks' sizes there.
+static Tensor gathered(const Group& group, const Tensor& x, std::vector<std::int64_t>& sizes, const Loc& loc) {
+    const Tensor host = host_copy(x);
+    Engine* const engine = Access::engine(group);
+    const auto ranks = static_cast<std::size_t>(group.size());
+    std::int64_t own = host.size(0);
+    Shape rest = host.shape();
+    rest.raw(0) = 1;
+    const std::int64_t row = rest.numel() * static_cast<std::int64_t>(itemsize(x.dtype()));
+    rest.raw(0) = 0;
+    Tensor all;
+    sizes.assign(ranks, 0);
+    call_and_wait(group, {"all_gather", fmt::format("{} {} (but for 0)", name(x.dtype()), rest), loc}, [&] {
+        engine->all_gather(&own, sizes.data(), std::vector<std::int64_t>(ranks, sizeof(own)));
+        std::vector<std::int64_t> bytes;
+        Shape shape = rest;
+        for (const std::int64_t size : sizes) {
+            bytes.push_back(size * row);
+            shape.raw(0) += size;
+        }
+        all = detail::make_empty(shape, x.dtype(), cpu, loc);
+        engine->all_gather(data_of(host), data_of(all), bytes);
+    });
+    const NoGradScope pause;
+    return all.to(x.device());
+}
+
+// Of a dimension that is cut among the ranks: calls of(x with it in front), and moves it back.
+template <class Of>
+static Tensor with_front(const Tensor& x, int dim, const Of& of) {
+    const NoGradScope pause;
+    if (dim == 0) return of(x);
+    return of(x.movedim(dim, 0)).movedim(0, dim).contiguous();
+}
+
+static int checked_dim(const char* op, const Tensor& x, int dim, const Loc& loc) {
+    if (x.dim() == 0) fail<ShapeError>(loc, "{}: needs at least 1 dim, got a scalar; x.unsqueeze(0) has one", op);
+    return detail::wrap_dim(dim, x.dim(), op, loc);
+}
+
+static void check_parts(const char* op, const Group& group, const Tensor& x, int dim, const Loc& loc) {
+    if (x.size(dim) % group.size() != 0)
+        fail<ShapeError>(loc, "{}: dim {} has size {}, which {} ranks cannot share evenly", op, dim, x.size(dim), group.size());
+}
+
+Tensor Group::all_gather(In x, int dim, Loc loc) const {
+    const Loc line = detail::caller(loc);
+    check_tensor("all_gather", x.tensor, line);
+    dim = checked_dim("all_gather", x.tensor, dim, line);
+    if (!state_) return x.tensor.clone();
+    static const OpInfo& op = CustomFunction::row_named("all_gather");
+    const auto sizes = std::make_shared<std::vector<std::int64_t>>();
+    Rule rule;
+    rule.forward = [group = *this, dim, line, sizes](const Tensor& t) {
+        return with_front(t, dim, [&](const Tensor& front) { return gathered(group, front, *sizes, line); });
+    };
+    rule.backward = [group = *this, dim, line, sizes](const Tensor& g, const FunctionContext&) {
+        const auto own = static_cast<std::size_t>(group.rank());
+        if (std::all_of(sizes->begin(), sizes->end(), [&](std::int64_t size) { return size == sizes->front(); }))
+            return group.reduce_scatter({g, line}, Reduce::sum, dim, line);
+        std::int64_t first = 0;
+        for (std::size_t i = 0; i < own; ++i) first += (*sizes)[i];
+        return group.all_reduce({g, line}, Reduce::sum, line).narrow(dim, first, (*sizes)[own]);
+    };
+    return recorded(op, x.tensor, std::move(rule), line);
+}
+
+Tensor Group::reduce_scatter(In x, Reduce reduce, int dim, Loc loc) const {
+    const Loc line = detail::caller(loc);
+    check_tensor("reduce_scatter", x.tensor, line);
+    check_reduce("reduce_scatter", x.tensor, reduce, line);
+    dim = checked_dim("reduce_scatter", x.tensor, dim, line);
+    check_parts("reduce_scatter", *this, x.tensor, dim, line);
+    if (!state_) return x.tensor.clone();
+    static const OpInfo& op = CustomFunction::row_named("reduce_scatter");
+    Rule rule;
+    rule.forward = [group = *this, reduce, dim, line](const Tensor& t) {
+        const Tensor y = with_front(t, dim, [&](const Tensor& front) {
+            const Tensor host = host_copy(front);
+            Shape shape = host.shape();
+            shape.raw(0) /= group.size();
+            const Tensor part = detail::make_empty(shape, t.dtype(), cpu, line);
+            Engine* const engine = Access::engine(group);
+            call_and_wait(group, {"reduce_scatter", fmt::format("{}, {}", text_of(host), name_of(reduce)), line}, [&] {
+                engine->reduce_scatter(data_of(host), data_of(part), part.numel(), t.dtype(), reduce == Reduce::mean ? Reduce::sum : reduce);
+            });
+            return part.to(t.device());
+        });
+        const NoGradScope pause;
+        return reduce == Reduce::mean ? y / group.size() : y;
+    };
+    rule.backward = [group = *this, reduce, dim, line](const Tensor& g, const FunctionContext&) -> Tensor {
+        if (reduce != Reduce::sum && reduce != Reduce::mean)
+            fail<TapeError>(line, "reduce_scatter: {} has no gradient here; take all_reduce() and a part of it", name_of(reduce));
+        const Tensor all = group.all_gather({g, line}, dim, line);
+        return reduce == Reduce::mean ? all / group.size() : all;
+    };
+    return recorded(op, x.tensor, std::move(rule), line);
+}
+
+Tensor Group::all_to_all(In x, int dim, Loc loc) const {
+    const Loc line = detail::caller(loc);
+    check_tensor("all_to_all", x.tensor, line);
+    dim = checked_dim("all_to_all", x.tensor, dim, line);
+    check_parts("all_to_all", *this, x.tensor, dim, line);
+    if (!state_) return x.tensor.clone();
+    static const OpInfo& op = CustomFunction::row_named("all_to_all");
+    Rule rule;
+    rule.forward = [group = *this, dim, line](const Tensor& t) {
+        return with_front(t, dim, [&](const Tensor& front) {
+            const Tensor host = host_copy(front);
+            const Tensor out = detail::make_empty(host.shape(), t.dtype(), cpu, line);
+            Engine* const engine = Access::engine(group);
+            call_and_wait(group, {"all_to_all", text_of(host), line},
+                          [&] { engine->all_to_all(data_of(host), data_of(out), bytes_of(host) / group.size()); });
+            return out.to(t.device());
+        });
+    };
+    rule.backward = [group = *this, dim, line](const Tensor& g, const FunctionContext&) { return group.all_to_all({g, line}, dim, line); };
+    return recorded(op, x.tensor, std::move(rule), line);
+}
+
+static void send_message(const Group& group, const Tensor& x, int to, bool needs_gradient, const Loc& loc) {
+    Engine* const engine = Access::engine(group);
+    const std::vector<std::byte> bytes = message_of(x, needs_gradient);
+    call_and_wait(group, {"send", fmt::format("{} to rank {}", text_of(x), to), loc}, [&] { engine->send(bytes, to); }, false);
+}
+
+static Tensor received(const Group& group, int from, Device device, bool* needs_gradient, const Loc& loc) {
+    Engine* const engine = Access::engine(group);
+    std::vector<std::byte> bytes;
+    call_and_wait(group, {"recv", fmt::format("a tensor from rank {}", from), loc}, [&] { bytes = engine->receive(from); }, false);
+    MessageHead head;
+    std::memcpy(&head, bytes.data(), sizeof(head));
+    *needs_gradient = head.needs_gradient;
+    Shape shape;
+    for (int d = 0; d < head.rank; ++d) shape.push_back(head.sizes[d]);
+    const Tensor host = detail::make_empty(shape, head.dtype, cpu, loc);
+    if (host.numel() > 0) std::memcpy(data_of(host), bytes.data() + sizeof(head), static_cast<std::size_t>(bytes_of(host)));
+    const NoGradScope pause;
+    return host.to(device);
+}
+
+Tensor Group::send(In x, int to, Loc loc) const {
+    const Loc line = detail::caller(loc);
+    check_tensor("send", x.tensor, line);
+    check_rank("send", *this, to, false, line);
+    if (bytes_of(x.tensor) > kMostInMessage)
+        fail<ValueError>(line, "send: {} has more than {} MB, the most of a message; send it in parts", x.tensor.shape(), kMostInMessage >> 20);
+    static const OpInfo& op = CustomFunction::row_named("send");
+    const bool needs_gradient = x.tensor.requires_grad();
+    Rule rule;
+    rule.forward = [group = *this, to, needs_gradient, line](const Tensor& t) {
+        send_message(group, t, to, needs_gradient, line);
+        return zeros(Shape(), {is_floating(t.dtype()) ? t.dtype() : float32, t.device()});
+    };
+    rule.backward = [group = *this, to, device = x.tensor.device(), line](const Tensor&, const FunctionContext&) {
+        bool unused = false;
+        return received(group, to, device, &unused, line);
+    };
+    return recorded(op, x.tensor, std::move(rule), line);
+}
+
+Tensor Group::recv(int from, Device device, Loc loc) const {
+    const Loc line = detail::caller(loc);
+    check_rank("recv", *this, from, false, line);
+    bool needs_gradient = false;
+    const Tensor there = received(*this, from, device, &needs_gradient, line);
+    if (!needs_gradient) return there;
+    static const OpInfo& op = CustomFunction::row_named("recv");
+    Rule rule;
+    rule.forward = [there](const Tensor&) { return there; };
+    rule.backward = [group = *this, from, line](const Tensor& g, const FunctionContext&) {
+        send_message(group, g, from, false, line);
+        return Tensor();
+    };
+    return recorded(op, zeros(Shape(), {there.dtype(), device, true}), std::move(rule), line);
+}
+
+Tensor Group::recv(int from, Loc loc) const { return recv(from, default_device(), loc); }
+
+void Group::barrier(Loc loc) const {
+    if (state_) call_and_wait(*this, {"barrier", "", detail::caller(loc)}, [] {});
+}
+
+Group Group::split(int color, int key, Loc loc) const {
+    if (!state_) return *this;
+    Engine* made = nullptr;
+    const State& state = *state_;
+    call_and_wait(*this, {"split", "", detail::caller(loc)}, [&] { made = &state.channel->add(state.engine->split(color, key)); });
+    return Access::group(state.channel, *made);
+}
+
+void Group::abort(const std::string& reason) const {
+    if (state_) state_->channel->abort(reason);
+}
+
+// --- Starting ------------------------------------------------------------------------------------------------------------
+
+Launcher launcher() {
+    for (const char* const variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK"}) {
+        if (std::getenv(variable)) return Launcher::mpi;
+    }
+    return std::getenv("RANK") && std::getenv("WORLD_SIZE") ? Launcher::variables : Launcher::none;
+}
+
+static Group init_with(int* argc, char*** argv, const InitOptions& options, const Loc& loc) {
+    static bool was_called = false;
+    if (was_called) fail<ValueError>(loc, "parallel::init: was called before; a program joins the others once");
+    if (!(options.timeout > 0)) fail<ValueError>(loc, "parallel::init: timeout must be positive, got {}", options.timeout);
+    was_called = true;
+    if (launcher() == Launcher::none) return {};
+    const auto make = [&] { return launcher() == Launcher::mpi ? mpi_engine(argc, argv) : gloo_engine(options.timeout); };
+    const std::shared_ptr<Channel> channel = Channel::open(make, options.timeout, loc);
+    return channel ? Access::group(channel, channel->world()) : Group();
+}
+
+Group init(int& argc, char**& argv, const InitOptions& options, Loc loc) { return init_with(&argc, &argv, options, detail::caller(loc)); }
+Group init(const InitOptions& options, Loc loc) { return init_with(nullptr, nullptr, options, detail::caller(loc)); }
+
+void spawn(int ranks, const std::function<void(Group)>& rank_main, const InitOptions& options, Loc loc) {
+    const Loc line = detail::caller(loc);
+    if (ranks < 1) fail<ValueError>(line, "parallel::spawn: at least one rank must run, not {}", ranks);
+    std::vector<std::unique_ptr<Engine>> engines = thread_engines(ranks);
+    std::mutex mutex;
+    std::exception_ptr first, first_of_all;  // that is no CommError, which may follow from another's; any
+    const auto note = [&](bool is_cause) {
+        const std::lock_guard lock(mutex);
+        if (!first_of_all) first_of_all = std::current_exception();
+        if (is_cause && !first) first = std::current_exception();
+    };
+    const Generator::State seed = default_generator().state();
+    const auto run = [&](int rank) {
+        Generator own;  // as a process of its own has
+        own.set_state(seed);
+        Generator* const before = detail::exchange_generator(&own);
+        Group group;
+        try {
+            const auto make = [&] { return std::move(engines[static_cast<std::size_t>(rank)]); };
+            const std::shared_ptr<Channel> channel = Channel::open(make, options.timeout, line);
+            group = Access::group(channel, channel->world());
+            rank_main(group);
+        } catch (const CommError&) {
+            note(false);
+        } catch (const std::exception& e) {
+            note(true);
+            group.abort(e.what());
+        } catch (...) {
+            note(true);
+            group.abort("an exception");
+        }
+        detail::exchange_generator(before);
+    };
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(run, rank);
+    for (std::thread& thread : threads) thread.join();
+    if (first) std::rethrow_exception(first);
+    if (first_of_all) std::rethrow_exception(first_of_all);
+}
+
+}  // namespace tapir::parallel

@@ -1,0 +1,5 @@
+// Several processes, or threads, that train one model. Link Tapir::parallel.
+#pragma once
+
+#include "tapir/nn/parallel/group.h"
+#include "tapir/nn/parallel/replicas.h"
