@@ -12,6 +12,7 @@
 
 #include "listops.h"
 #include "progress.h"
+#include "tapir/nn/parallel/parallel.h"
 
 using namespace tapir;
 using namespace tree_lstm;
@@ -84,9 +85,10 @@ double accuracy(Model& model, const std::vector<Tree>& trees) {
     return count.accuracy();
 }
 
-// One pass over the training trees in a random order: a tape and a step for every batch.
-void train_epoch(Model& model, optim::Optimizer& optimizer, const Dataset& data, const Options& o, int epoch, Progress& progress,
-                 show::TrainingLog& log, BatchReport* report) {
+// One pass over the training trees in a random order: a tape and a step for every batch, of which each process has its part.
+void train_epoch(Model& model, parallel::Replicas& replicas, optim::Optimizer& optimizer, const Dataset& data, const Options& o, int epoch,
+                 Progress& progress, show::TrainingLog& log, BatchReport* report) {
+    const auto rank = static_cast<std::size_t>(replicas.group().rank()), ranks = static_cast<std::size_t>(replicas.group().size());
     std::vector<std::size_t> order(data.train.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::shuffle(order.begin(), order.end(), std::mt19937_64(o.seed * 1000 + static_cast<std::uint64_t>(epoch)));
@@ -95,8 +97,15 @@ void train_epoch(Model& model, optim::Optimizer& optimizer, const Dataset& data,
     for (std::size_t start = 0; start < order.size(); start += static_cast<std::size_t>(o.batch)) {
         const std::size_t end = std::min(order.size(), start + static_cast<std::size_t>(o.batch));
         set_rates(optimizer, o, (epoch - 1 + static_cast<double>(start) / static_cast<double>(order.size())) / o.epochs);
+        const std::size_t size = end - start, first = start + size * rank / ranks, last = start + size * (rank + 1) / ranks;
+        if (first == last) {  // of the last batch, which has fewer trees than there are processes
+            replicas.backward(Tensor(), 0);
+            optimizer.step();
+            optimizer.zero_grad();
+            continue;
+        }
         Tape tape;
-        const std::vector<Tensor> losses = batch(std::span(order).subspan(start, end - start),
+        const std::vector<Tensor> losses = batch(std::span(order).subspan(first, last - first),
                                                  [&](std::size_t i) {
                                                      const Tree& tree = data.train[i];
                                                      const Tensor scores = model.forward(tree);
@@ -105,19 +114,19 @@ void train_epoch(Model& model, optim::Optimizer& optimizer, const Dataset& data,
                                                  },
                                                  {.together = *o.together, .report = report});
         const Tensor loss = sum(stack(losses));
-        tape.backward(loss / static_cast<double>(end - start));
+        replicas.backward(loss / static_cast<double>(last - first), static_cast<std::int64_t>(last - first));
         if (log) {
             const std::int64_t step = steps_before(data, o, epoch) + static_cast<std::int64_t>(start) / o.batch;
-            log.step(model, optimizer, loss.item() / static_cast<double>(end - start), step);
+            log.step(model, optimizer, loss.item() / static_cast<double>(last - first), step);
         }
         optimizer.step();
         optimizer.zero_grad();
         loss_sum += loss.item();  // last: here a GPU is waited for
-        progress.update(count.trees(), loss_sum / static_cast<double>(count.trees()), count.accuracy());
+        progress.update(static_cast<std::int64_t>(end), loss_sum / static_cast<double>(count.trees()), count.accuracy());
     }
 }
 
-void run(const Options& o) {
+void run(const Options& o, const parallel::Group& world) {
     manual_seed(o.seed);
     set_num_threads(o.threads);
     const DeviceScope scope(o.device);  // every tensor that follows is made there
@@ -128,6 +137,7 @@ void run(const Options& o) {
     data.require_depth_at_most(5000);  // encode() takes a stack frame a level
     Model model(data, o);
     if (!o.glove.empty()) load_word_vectors(model, data, o);
+    parallel::Replicas replicas(model, world);
     const auto optimizer = make_optimizer(model, o);
     int epoch = o.resume.empty() ? 0 : resume(o.resume, model, *optimizer);
     if (epoch >= o.epochs) throw std::runtime_error(fmt::format("{}: epoch {} of {} is done", o.resume, epoch, o.epochs));
@@ -140,11 +150,11 @@ void run(const Options& o) {
     Progress progress(o.epochs, static_cast<std::int64_t>(data.train.size()));
     while (++epoch <= o.epochs) {
         progress.start_epoch(epoch);
-        train_epoch(model, *optimizer, data, o, epoch, progress, log, o.report ? &report : nullptr);
+        train_epoch(model, replicas, *optimizer, data, o, epoch, progress, log, o.report ? &report : nullptr);
         const double dev = accuracy(model, data.dev);
         progress.finish_epoch(fmt::format("dev {:.1f}%", 100 * dev));
         if (log) log_epoch(*log, model, data, dev, steps_before(data, o, epoch + 1) - 1);
-        if (!o.save.empty()) save(o.save, model, *optimizer, epoch);
+        if (!o.save.empty() && world.rank() == 0) save(o.save, model, *optimizer, epoch);
         if (dev > results.best_dev) {  // the epoch that is best on dev is the one that is tested
             results.best_dev = dev;
             results.best_epoch = epoch;
@@ -159,9 +169,14 @@ void run(const Options& o) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    const Options options = parse_options(argc, argv);
     try {
-        run(options);
+        const parallel::Group world = parallel::init(argc, argv);  // of one process, unless mpirun or the like has started it
+        Options options = parse_options(argc, argv);
+        if (world.rank() != 0) {  // the first one tells how it goes
+            options.log_dir.clear();
+            if (!std::freopen("/dev/null", "w", stdout)) return 1;
+        }
+        run(options, world);
         return 0;
     } catch (const std::exception& error) {
         std::fprintf(stderr, "tree_lstm: %s\n", error.what());

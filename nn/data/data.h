@@ -4,6 +4,7 @@
 #include "tapir/nn/data/collate.h"
 #include "tapir/nn/data/csv.h"
 #include "tapir/nn/data/dataset.h"
+#include "tapir/nn/data/distributed_sampler.h"
 #include "tapir/nn/data/images.h"
 #include "tapir/nn/data/loader.h"
 #include "tapir/nn/data/ptb.h"
