@@ -597,20 +597,25 @@ std::vector<BackwardRun::Result> BackwardRun::retained_results() {
 static AutogradMeta& meta_of_leaf(const Log& log, std::uint32_t leaf_value) { return *log.records[leaf_value]->saved()[0].impl->meta; }
 
 void BackwardRun::begin_reducing() {
-    std::vector<GradientReducer*> found;
+    std::vector<GradientReducer*> found, alone;
+    const auto is_new = [](std::vector<GradientReducer*>& in, GradientReducer* reducer) {
+        if (std::find(in.begin(), in.end(), reducer) != in.end()) return false;
+        in.push_back(reducer);
+        return true;
+    };
     for (const std::uint32_t leaf : walk_.log.leaves) {
         if (leaf >= walk_.extent || !get(walk_.reached, leaf)) continue;
         const AutogradMeta& meta = meta_of_leaf(walk_.log, leaf);
         if (!meta.reducer) continue;
         if (!meta.reducer->reduces()) {
+            if (is_new(alone, meta.reducer)) meta.reducer->begin_alone(loc_);
             meta.reducer->check_accumulation(meta.reducer_place, loc_);
-        } else if (std::find(found.begin(), found.end(), meta.reducer) == found.end()) {
+        } else if (is_new(found, meta.reducer)) {
             if (walk_.recording)
                 fail<TapeError>(loc_,
                                 "{}: the gradients of Replicas cannot be recorded, as by create_graph and by an outer tape; take tape.gradient(), "
                                 "which is of this rank alone",
                                 what_);
-            found.push_back(meta.reducer);
         }
     }
     for (GradientReducer* const reducer : found) {

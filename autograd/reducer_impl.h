@@ -20,8 +20,10 @@ class GradientReducer {
 
     /// False: backward() adds to gradients as usual, and calls accumulated() of the leaves that it reached.
     virtual bool reduces() const noexcept = 0;
-    /// Before anything is changed. Throws if the leaf's gradient must not be added to.
-    virtual void check_accumulation(std::uint32_t place, const Loc& loc) = 0;
+    /// Before a walk that does not reduce, once.
+    virtual void begin_alone(const Loc& loc) = 0;
+    /// Then, for each leaf that the walk reaches. Throws if the leaf's gradient must not be added to.
+    virtual void check_accumulation(std::uint32_t place, const Loc& loc) const = 0;
     virtual void accumulated(std::uint32_t place) noexcept = 0;
 
     virtual void begin(const Loc& loc) = 0;

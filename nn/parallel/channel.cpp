@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 
 #include "tapir/core/fail_impl.h"
 
@@ -44,22 +43,20 @@ std::shared_ptr<Channel> Channel::open(const Make& make, double timeout, const L
     std::exception_ptr error;
     channel->thread_ = std::thread([&, self = channel.get()] {
         try {
-            std::unique_ptr<Engine> engine = make();
-            if (engine) self->add(std::move(engine));
+            self->add(make());
         } catch (const EngineError& e) {
             error = std::make_exception_ptr(CommError(fmt::format("parallel::init: {}", e.what()), loc));
         } catch (...) {
             error = std::current_exception();
         }
-        const bool serves = !self->engines_.empty() && !error;
+        const bool serves = !error;
         made.finish();
         if (serves) self->serve();
     });
     made.wait();
-    if (error || channel->engines_.empty()) {
+    if (error) {
         channel->thread_.join();
-        if (error) std::rethrow_exception(error);
-        return nullptr;
+        std::rethrow_exception(error);
     }
     channel->first_ = channel->engines_.front().get();
     channel->watchdog_ = std::thread([self = channel.get()] { self->watch(); });

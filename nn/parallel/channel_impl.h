@@ -44,7 +44,7 @@ class Work {
 class Channel {
  public:
     using Make = std::function<std::unique_ptr<Engine>()>;
-    /// Makes the first engine on the thread. Throws what that throws; null: there is none.
+    /// Makes the first engine on the thread. Throws what that throws.
     static std::shared_ptr<Channel> open(const Make& make, double timeout, const Loc& loc);
     ~Channel();
     Channel(const Channel&) = delete;

@@ -5,7 +5,6 @@
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -146,7 +145,7 @@ class MpiEngine final : public Engine {
     }
     ~MpiEngine() override {
         mpi_->engines.remove(this);
-        if (comm_ != MPI_COMM_WORLD && !finished_ && !mpi_->broken) MPI_Comm_free(&comm_);
+        if (!finished_ && !mpi_->broken) MPI_Comm_free(&comm_);
     }
     MpiEngine(const MpiEngine&) = delete;
     MpiEngine& operator=(const MpiEngine&) = delete;

@@ -39,6 +39,12 @@ void check_reduce(const char* op, const Tensor& x, Reduce reduce, const Loc& loc
         fail<DTypeError>(loc, "{}: the {} of bools is not one; take max (any) or min (all), or convert with x.to(int64)", op, name_of(reduce));
 }
 
+// What ranks compute for it, before averaged().
+Reduce summed(Reduce reduce) { return reduce == Reduce::mean ? Reduce::sum : reduce; }
+
+// Of a sum over the ranks where it is to be their mean.
+Tensor averaged(const Tensor& x, Reduce reduce, const Group& group) { return reduce == Reduce::mean ? x / group.size() : x; }
+
 // A copy in the host's memory, contiguous, that nobody else sees.
 Tensor host_copy(const Tensor& x) {
     const NoGradScope pause;
@@ -128,15 +134,14 @@ static void check_rank(const char* op, const Group& group, int rank, bool may_be
 static void all_reduce_host(const Group& group, const Tensor& x, Reduce reduce, const Loc& loc) {
     Engine* const engine = Access::engine(group);
     call_and_wait(group, {"all_reduce", fmt::format("{}, {}", text_of(x), name_of(reduce)), loc},
-                  [&] { engine->all_reduce(data_of(x), x.numel(), x.dtype(), reduce == Reduce::mean ? Reduce::sum : reduce); });
+                  [&] { engine->all_reduce(data_of(x), x.numel(), x.dtype(), summed(reduce)); });
 }
 
 static Tensor all_reduced(const Group& group, const Tensor& x, Reduce reduce, const Loc& loc) {
     const Tensor host = host_copy(x);
     all_reduce_host(group, host, reduce, loc);
     const NoGradScope pause;
-    const Tensor y = host.to(x.device());
-    return reduce == Reduce::mean ? y / group.size() : y;
+    return averaged(host.to(x.device()), reduce, group);
 }
 
 Tensor Group::all_reduce(In x, Reduce reduce, Loc loc) const {
@@ -226,7 +231,7 @@ Tensor Group::reduce(In x, int root, Reduce reduce, Loc loc) const {
         if (reduce != Reduce::sum && reduce != Reduce::mean)
             fail<TapeError>(line, "reduce: {} has no gradient here; take all_reduce()", name_of(reduce));
         const Tensor all = group.broadcast({g, line}, root, line);
-        return reduce == Reduce::mean ? all / group.size() : all;
+        return averaged(all, reduce, group);
     };
     return recorded(op, x.tensor, std::move(rule), line);
 }
@@ -322,19 +327,18 @@ Tensor Group::reduce_scatter(In x, Reduce reduce, int dim, Loc loc) const {
             shape.raw(0) /= group.size();
             const Tensor part = detail::make_empty(shape, t.dtype(), cpu, line);
             Engine* const engine = Access::engine(group);
-            call_and_wait(group, {"reduce_scatter", fmt::format("{}, {}", text_of(host), name_of(reduce)), line}, [&] {
-                engine->reduce_scatter(data_of(host), data_of(part), part.numel(), t.dtype(), reduce == Reduce::mean ? Reduce::sum : reduce);
-            });
+            call_and_wait(group, {"reduce_scatter", fmt::format("{}, {}", text_of(host), name_of(reduce)), line},
+                          [&] { engine->reduce_scatter(data_of(host), data_of(part), part.numel(), t.dtype(), summed(reduce)); });
             return part.to(t.device());
         });
         const NoGradScope pause;
-        return reduce == Reduce::mean ? y / group.size() : y;
+        return averaged(y, reduce, group);
     };
     rule.backward = [group = *this, reduce, dim, line](const Tensor& g, const FunctionContext&) -> Tensor {
         if (reduce != Reduce::sum && reduce != Reduce::mean)
             fail<TapeError>(line, "reduce_scatter: {} has no gradient here; take all_reduce() and a part of it", name_of(reduce));
         const Tensor all = group.all_gather({g, line}, dim, line);
-        return reduce == Reduce::mean ? all / group.size() : all;
+        return averaged(all, reduce, group);
     };
     return recorded(op, x.tensor, std::move(rule), line);
 }
@@ -453,7 +457,7 @@ static Group init_with(int* argc, char*** argv, const InitOptions& options, cons
     if (launcher() == Launcher::none) return {};
     const auto make = [&] { return launcher() == Launcher::mpi ? mpi_engine(argc, argv) : gloo_engine(options.timeout); };
     const std::shared_ptr<Channel> channel = Channel::open(make, options.timeout, loc);
-    return channel ? Access::group(channel, channel->world()) : Group();
+    return Access::group(channel, channel->world());
 }
 
 Group init(int& argc, char**& argv, const InitOptions& options, Loc loc) { return init_with(&argc, &argv, options, detail::caller(loc)); }

@@ -37,7 +37,10 @@ class Replicas::Reducer final : public GradientReducer {
     int paused = 0;  // NoSync scopes
 
     bool reduces() const noexcept override { return paused == 0 && (group_.size() > 1 || counted_); }
-    void check_accumulation(std::uint32_t place, const Loc& loc) override;
+    void begin_alone(const Loc& loc) override {
+        if (!counts_now_) check_counts(loc);
+    }
+    void check_accumulation(std::uint32_t place, const Loc& loc) const override;
     void accumulated(std::uint32_t place) noexcept override {
         places_[place].state = State::local;
         if (!counts_now_) uncounted_ = true;
@@ -80,7 +83,7 @@ class Replicas::Reducer final : public GradientReducer {
     void check_counts(const Loc& loc);
     void fill(std::uint32_t place, const Tensor& grad);
     void post_full();
-    std::shared_ptr<Work> begin_sum(const Tensor& x, const char* what) const;
+    std::shared_ptr<Work> begin_sum(const Tensor& x, const std::string& what) const;
     void take_rows(Place& place, GradientSlot& slot, const Tensor& used_rows);
 
     const Group group_;
@@ -177,8 +180,7 @@ void Replicas::Reducer::check_counts(const Loc& loc) {
         fail<ValueError>(loc, "backward: of the calls since the last sum over ranks, some have a number of samples and others none");
 }
 
-void Replicas::Reducer::check_accumulation(std::uint32_t place, const Loc& loc) {
-    if (!counts_now_) check_counts(loc);
+void Replicas::Reducer::check_accumulation(std::uint32_t place, const Loc& loc) const {
     if (places_[place].state_now() == State::reduced)
         fail<ValueError>(loc, "backward: the gradients are those of all ranks already: call zero_grad() before a no_sync() scope");
 }
@@ -210,8 +212,6 @@ void Replicas::Reducer::fill(std::uint32_t index, const Tensor& grad) {
     if (n > 0 && !grad.defined()) {
         std::memset(to, 0, static_cast<std::size_t>(n * item));
     } else if (n > 0) {
-        const detail::PauseRecording pause;
-        const detail::PartsOfOp parts;
         const Tensor here = grad.to(cpu).contiguous();
         std::memcpy(to, here.impl()->data, static_cast<std::size_t>(n * item));
     }
@@ -222,11 +222,7 @@ void Replicas::Reducer::fill(std::uint32_t index, const Tensor& grad) {
 void Replicas::Reducer::post_full() {
     for (; posted_ < buckets_.size() && buckets_[posted_].filled == buckets_[posted_].places.size(); ++posted_) {
         Bucket& bucket = buckets_[posted_];
-        if (group_.size() == 1) continue;
-        bucket.work = Access::begin_sum(
-            group_, bucket.numbers,
-            {"all_reduce", fmt::format("gradients, bucket {} of {}, {} {}", posted_, buckets_.size(), name(bucket.dtype), bucket.numel), loc_,
-             fmt::format("step {}", step_)});
+        bucket.work = begin_sum(bucket.numbers, fmt::format("gradients, bucket {} of {}", posted_, buckets_.size()));
     }
 }
 
@@ -279,7 +275,7 @@ void Replicas::Reducer::ready(std::uint32_t index, GradientSlot& slot, const Ten
 }
 
 // x becomes the sum of all ranks'. Returns null where there are no others.
-std::shared_ptr<Work> Replicas::Reducer::begin_sum(const Tensor& x, const char* what) const {
+std::shared_ptr<Work> Replicas::Reducer::begin_sum(const Tensor& x, const std::string& what) const {
     if (group_.size() == 1) return nullptr;
     return Access::begin_sum(group_, x,
                              {"all_reduce", fmt::format("{}, {} {}", what, name(x.dtype()), x.shape()), loc_, fmt::format("step {}", step_)});
