@@ -66,8 +66,9 @@ Tensor BatchNorm::forward(In x) const {
                         name_);
     }
     if (counts && !options_.momentum) momentum = 1 / (num_batches_tracked.item(x.loc) + 1);
-    const Tensor y = batch_norm(x, running_mean, running_var, weight, bias,
-                                {.training = is_training() || !running_mean.defined(), .momentum = momentum, .eps = options_.eps});
+    const BatchNormOptions options{.training = is_training() || !running_mean.defined(), .momentum = momentum, .eps = options_.eps};
+    const Tensor y =
+        options.training && in_training_ ? in_training_(x, *this, options) : batch_norm(x, running_mean, running_var, weight, bias, options);
     if (counts) {
         const NoGradScope constant;
         Tensor batches = num_batches_tracked;

@@ -1,8 +1,10 @@
 // Normalisation layers; LayerNorm is in layers.h. Names, initialisation (weights 1, biases 0) and defaults are PyTorch's.
 #pragma once
 
+#include <functional>
 #include <initializer_list>
 #include <optional>
+#include <utility>
 
 #include "tapir/nn/module.h"
 #include "tapir/ops/normalization/batch_norm.h"
@@ -30,6 +32,10 @@ class BatchNorm : public Module {
     void members(Members& m) override;
     std::string describe() const override;
 
+    /// What forward() computes in training in place of batch_norm(), as parallel::convert_sync_batchnorm() sets it. Copies have it, too.
+    using InTraining = std::function<Tensor(In x, const BatchNorm& layer, const BatchNormOptions& options)>;
+    void set_in_training(InTraining function) { in_training_ = std::move(function); }
+
  protected:
     BatchNorm(const char* name, int least_dims, int most_dims, std::int64_t channels, const BatchNormLayerOptions& options, const Loc& loc);
 
@@ -38,6 +44,7 @@ class BatchNorm : public Module {
     int least_dims_, most_dims_;
     std::int64_t channels_;
     BatchNormLayerOptions options_;
+    InTraining in_training_;
 };
 
 /// Takes x (n, channels) or (n, channels, length). Throws ShapeError for other numbers of dimensions.

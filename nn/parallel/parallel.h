@@ -3,3 +3,4 @@
 
 #include "tapir/nn/parallel/group.h"
 #include "tapir/nn/parallel/replicas.h"
+#include "tapir/nn/parallel/sync_batch_norm.h"

@@ -154,7 +154,7 @@ void Replicas::Reducer::backward(const Tensor& loss, std::int64_t samples, const
     const bool was_counted = std::exchange(counted_, true);
     try {
         samples_ += static_cast<double>(samples);
-        if (samples > 0) {
+        if (loss.defined()) {
             Tape* const tape = Tape::current();
             if (!tape) fail<TapeError>(loc, "Replicas::backward: there is no tape on this thread");
             tape->backward(loss, {.gradient = full(loss.shape(), static_cast<double>(samples), {loss.dtype(), loss.device()})}, loc);

@@ -54,7 +54,8 @@ class Replicas {
     const Group& group() const noexcept;
 
     /// tape.backward(loss) on the thread's tape, where loss is the mean over so many samples of this rank. Gradients become those of the mean over
-    /// all ranks' samples, also over several backward() calls of which only the last is not in a no_sync() scope. Without samples: an undefined loss.
+    /// all ranks' samples, also over several backward() calls of which only the last is not in a no_sync() scope. Without samples: an undefined loss,
+    /// or that of an empty batch where the model's forward has called the other ranks, as SyncBatchNorm does.
     /// Throws ValueError for a negative count, and for calls of which some have a count and others not.
     void backward(const Tensor& loss, std::int64_t samples, Loc loc = Loc::current());
 
