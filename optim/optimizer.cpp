@@ -215,6 +215,19 @@ void* Optimizer::options_of(std::size_t group, const Loc& loc) {
     return options_[group].data();
 }
 
+static void divide(StepSharing& sharing, std::vector<Slot>& slots) {
+    std::vector<Tensor> parameters;
+    for (const Slot& slot : slots) parameters.push_back(slot.parameter);
+    const std::vector<bool> is_elsewhere = sharing.divide(parameters);
+    for (std::size_t i = 0; i < slots.size(); ++i) slots[i].is_elsewhere = is_elsewhere[i];
+}
+
+void Optimizer::share(std::shared_ptr<StepSharing> sharing, const Loc& loc) {
+    if (!rule_.update) fail<ValueError>(loc, "{}: its step needs all parameters at once, and cannot be divided", rule_.name);
+    for (auto& group : groups_) divide(*sharing, group);
+    sharing_ = std::move(sharing);
+}
+
 void Optimizer::add_group(const std::vector<Tensor>& parameters, const void* options, const Loc& loc) {
     const CallerScope caller(loc);
     check(rule_, options, loc);
@@ -246,7 +259,8 @@ void Optimizer::add_group(const std::vector<Tensor>& parameters, const void* opt
                          parameters.size(), parameters[0].shape());
     }
     std::vector<Slot> slots;
-    for (const Tensor& p : parameters) slots.push_back({p, {}, 0, 1, {}, false});
+    for (const Tensor& p : parameters) slots.push_back({p, {}, 0, 1, {}, false, false});
+    if (sharing_) divide(*sharing_, slots);
     const auto* bytes = static_cast<const std::byte*>(options);
     std::vector<std::byte> copy(bytes, bytes + rule_.options_size);
     groups_.reserve(groups_.size() + 1);
@@ -302,7 +316,7 @@ void Optimizer::make_buffers(std::size_t group, const Loc& loc) {
     const BufferNames names = rule_.buffers(options);
     for (Slot& slot : groups_[group]) {
         AutogradMeta* meta = slot.parameter.impl()->meta;
-        if (!meta) continue;
+        if (!meta || slot.is_elsewhere) continue;
         const DType compute = computed_in(slot.parameter.dtype());
         std::unique_lock lock(detail::gradient_mutex());  // other threads' backward may add to it
         if (!meta->has_gradient()) continue;
@@ -489,7 +503,7 @@ static void update_rows(const OptimizerRule& rule, const void* options, Slot& sl
 // An update that waits until all updates are prepared.
 namespace {
 struct Waiting {
-    std::size_t group;
+    std::size_t group, place;
     Slot* slot;
     Tensor gradient, used_rows;  // used_rows: for an update of only these rows, in a trace
     SparseRows rows;
@@ -500,17 +514,20 @@ struct Waiting {
 void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
     ThrownByWatchers thrown;
     std::vector<Waiting> waiting;
+    std::size_t next_place = 0;
     for (std::size_t g = 0; g < groups_.size(); ++g) {
         const void* options = options_[g].data();
         const BufferNames names = rule_.buffers(options);
         waiting.reserve(waiting.size() + groups_[g].size());
         for (Slot& slot : groups_[g]) {
+            const std::size_t place = next_place++;
             AutogradMeta* meta = slot.parameter.impl()->meta;
             if (!meta) continue;
             std::unique_lock lock(detail::gradient_mutex());
             if (!meta->has_gradient()) continue;
             Waiting& w = waiting.emplace_back();
             w.group = g;
+            w.place = place;
             w.slot = &slot;
             if (takes_rows(g, slot)) {
                 w.rows = detail::rows_or_settle(*meta, slot.parameter.shape());
@@ -530,6 +547,7 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
                 }
             }
             if (!is_of_rows) w.used_rows = Tensor();
+            if (slot.is_elsewhere) continue;
             for (int i = 0; i < kMaxBuffers; ++i) {
                 if (names.of[i] && !slot.buffers[i].defined()) make_buffers(g, loc);  // another thread's backward has just set the gradient
             }
@@ -537,8 +555,14 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
             if (!on_gpu(slot.parameter) && !detail::is_tracing()) prepare(w.work, slot, w.gradient, w.rows, loc);
         }
     }
-    // From here on nothing allocates CPU memory.
+    std::vector<StepPart> parts;
+    if (sharing_) {
+        for (const Waiting& w : waiting) parts.push_back({w.place, w.slot->parameter, w.rows.indices});
+        sharing_->begin(parts, loc);
+    }
+    // From here on nothing allocates CPU memory, unless several processes share the work.
     for (Waiting& w : waiting) {
+        if (w.slot->is_elsewhere) continue;
         const void* options = options_[w.group].data();
         if (w.used_rows.defined()) {
             update_rows(rule_, options, *w.slot, w.gradient, w.used_rows, queue, thrown, loc);
@@ -547,6 +571,10 @@ void Optimizer::update_all(StepQueue& queue, const Loc& loc) {
         }
         w.gradient = Tensor();
         w.work = Update();
+    }
+    if (sharing_) {
+        queue.flush();
+        sharing_->end(parts, loc);
     }
     thrown.rethrow();
 }
@@ -591,17 +619,29 @@ void Optimizer::set_lr(double lr, Loc loc) {
 
 NamedTensors Optimizer::state_dict(Loc loc) const {
     const CallerScope caller(loc);
+    return state_of(groups_);
+}
+
+NamedTensors Optimizer::state_with(const std::function<void(Slot&)>& fn) const {
+    Groups groups = groups_;
+    for (auto& group : groups) {
+        for (Slot& slot : group) fn(slot);
+    }
+    return state_of(groups);
+}
+
+NamedTensors Optimizer::state_of(const Groups& groups) const {
     const detail::PauseRecording pause;
     NamedTensors state;
-    for (std::size_t g = 0; g < groups_.size(); ++g) {
+    for (std::size_t g = 0; g < groups.size(); ++g) {
         const void* options = options_[g].data();
         for (std::size_t i = 0; i < rule_.option_count; ++i) {
             const OptimizerOption& option = rule_.options[i];
             state.push_back({fmt::format("{}.{}", g, option.name), scalar(option.get(options))});
         }
         const BufferNames names = rule_.buffers(options);
-        for (std::size_t i = 0; i < groups_[g].size(); ++i) {
-            Slot slot = groups_[g][i];
+        for (std::size_t i = 0; i < groups[g].size(); ++i) {
+            Slot slot = groups[g][i];
             read_progress(slot);
             state.push_back({fmt::format("{}.{}.step", g, i), scalar(static_cast<double>(slot.steps))});
             if (const char* name = rule_.number) state.push_back({fmt::format("{}.{}.{}", g, i, name), scalar(slot.number)});
@@ -637,7 +677,8 @@ void Optimizer::load_state_dict(const NamedTensors& state, Loc loc) {
             for (int k = 0; k < kMaxBuffers; ++k) {
                 slot.buffers[k] = Tensor();  // as before the first step, if the state has none
                 if (!names.of[k]) continue;
-                if (const Tensor* value = reader.tensor_if_any(fmt::format("{}.{}.{}", g, i, names.of[k]), slot.parameter.shape())) {
+                const Tensor* const value = reader.tensor_if_any(fmt::format("{}.{}.{}", g, i, names.of[k]), slot.parameter.shape());
+                if (value && !slot.is_elsewhere) {
                     slot.buffers[k] = value->to(computed_in(slot.parameter.dtype())).clone().to(slot.parameter.device());
                 }
             }

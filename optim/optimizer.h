@@ -36,6 +36,8 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "tapir/core/named_tensor.h"
@@ -47,6 +49,7 @@ using Betas = std::array<double, 2>;
 
 struct OptimizerRule;  // rule_impl.h
 struct Slot;
+class StepSharing;
 class StepQueue;  // update_impl.h
 
 /// Common base of all optimizers. The optimizers themselves derive from OptimizerOf their options.
@@ -83,25 +86,34 @@ class Optimizer {
     void* options_of(std::size_t group, const Loc& loc);
     /// Throws ValueError.
     void check_options(std::size_t group, const Loc& loc) const;
+    /// Divides the steps among processes. Before the first step. Throws ValueError for an optimizer whose step needs a closure.
+    void share(std::shared_ptr<StepSharing> sharing, const Loc& loc);
+    /// Calls fn for each parameter's state, in the order of parameters(): of a copy. Returns the copy's state_dict().
+    NamedTensors state_with(const std::function<void(Slot&)>& fn) const;
 
  private:
+    using Groups = std::vector<std::vector<Slot>>;
     bool takes_rows(std::size_t group, const Slot& slot) const;
     void make_buffers(std::size_t group, const Loc& loc);
     void update_all(StepQueue& queue, const Loc& loc);
 
+    NamedTensors state_of(const Groups& groups) const;
+
     const OptimizerRule& rule_;
-    std::vector<std::vector<Slot>> groups_;
+    Groups groups_;
     std::vector<std::vector<std::byte>> options_;  // one entry for each group
 
     friend class Schedule;
-    friend struct OptimizerLayout;    // for gdb's printer
-    std::vector<double> initial_lr_;  // by group, set when the first schedule sees the group
+    friend struct OptimizerLayout;          // for gdb's printer
+    std::vector<double> initial_lr_;        // by group, set when the first schedule sees the group
+    std::shared_ptr<StepSharing> sharing_;  // null: this process makes all steps
 };
 
 /// An optimizer whose groups have options of one type.
-template <class Options>
+template <class OptionsOfGroup>
 class OptimizerOf : public Optimizer {
  public:
+    using Options = OptionsOfGroup;
     /// Throws ValueError for options out of their domain; for undefined tensors, for non-leaves (also for the result of
     /// `w.requires_grad_().to(cuda)`), for parameters that are in a group already, and if no parameter of any group ever
     /// required a gradient.

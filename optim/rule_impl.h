@@ -17,6 +17,7 @@
 #include <iterator>
 #include <limits>
 #include <type_traits>
+#include <vector>
 
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/watch/watch_impl.h"
@@ -41,6 +42,25 @@ struct Slot {
     double number = 1;             // see Rule::number
     Tensor progress;               // set if the step was traced: steps and number, which graphs advance, too
     bool has_new_buffers = false;  // no step has used them yet
+    bool is_elsewhere = false;     // another process makes its steps, and has its buffers
+};
+
+/// A parameter that a step changes: all of it, or these rows.
+struct StepPart {
+    std::size_t place;  // in Optimizer::parameters()
+    Tensor parameter, rows;
+};
+
+/// Divides the parameters among processes, as parallel::Sharded does. Each makes the steps of its own ones, and gets the others' values.
+class StepSharing {
+ public:
+    virtual ~StepSharing() = default;
+    /// Parameters that follow those of the calls before. Returns whether the steps of each are another process's.
+    virtual std::vector<bool> divide(const std::vector<Tensor>& parameters) = 0;
+    /// Before anything changes. Throws where the processes' steps differ.
+    virtual void begin(const std::vector<StepPart>& parts, const Loc& loc) = 0;
+    /// Gives the others what this process has changed, and writes to the parameters what they have.
+    virtual void end(const std::vector<StepPart>& parts, const Loc& loc) = 0;
 };
 
 /// Entries are null for buffers that are not used.

@@ -3,4 +3,5 @@
 
 #include "tapir/nn/parallel/group.h"
 #include "tapir/nn/parallel/replicas.h"
+#include "tapir/nn/parallel/sharded.h"
 #include "tapir/nn/parallel/sync_batch_norm.h"
