@@ -59,7 +59,7 @@ bool is_later(std::uint32_t a, std::uint32_t b) noexcept { return ((a - b) & ~No
 
 // Marks other tensors that see the elements of a result written in place.
 void mark_storage(TensorImpl* out, NodeRef mark) noexcept {
-    detail::recorded_write(out->storage) = {mark.tape, out->storage->version};
+    detail::recorded_write(out->storage) = {mark.tape, out->storage->version_now()};
     TensorImpl* owner = reinterpret_cast<TensorImpl*>(out->storage) - 1;
     if (owner->storage == out->storage && !(owner->flags & TensorImpl::kRequiresGrad)) owner->node = mark;
 }
@@ -80,7 +80,7 @@ void note_elsewhere(const RecordArgs& ran) noexcept {
         TensorImpl* out = ran.outputs[k];
         if (!out || !is_floating(out->dtype) || (out->flags & TensorImpl::kRequiresGrad)) continue;
         out->node = mark;
-        out->node_version = out->storage->version;
+        out->node_version = out->storage->version_now();
         if (ran.input_count > 0 && ran.inputs[0]->impl() == out) mark_storage(out, mark);
     }
 }

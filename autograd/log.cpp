@@ -102,7 +102,7 @@ Record* new_record(Log& log, const OpInfo& op, const Loc& loc, const TensorImpl*
 
 void save(SavedTensor& slot, TensorImpl* impl) noexcept {
     detail::add_ref(impl->refs);
-    slot = {impl, impl->storage->version};
+    slot = {impl, impl->storage->version_now()};
 }
 
 void note_stream(Log& log, std::uint32_t index, Device device) {
@@ -125,7 +125,7 @@ void check_unwritten(const TensorImpl* view, const Log& log, const Loc& loc) {
 }
 
 void check_node(const TensorImpl* input, const Loc& loc) {
-    if (input->node_version == input->storage->version) return;
+    if (input->node_version == input->storage->version_now() || input->storage->is_unchecked) return;
     fail<TapeError>(loc,
                     "a recorded tensor of shape {} was modified in place at {} through another view of its "
                     "storage; use the modified tensor itself, or clone() before modifying",
@@ -134,7 +134,7 @@ void check_node(const TensorImpl* input, const Loc& loc) {
 
 std::uint32_t Log::value_of(TensorImpl* input, const Loc& loc) {
     if (input->node.tape == id) {
-        if (input->node_version != input->storage->version) [[unlikely]]
+        if (input->node_version != input->storage->version_now()) [[unlikely]]
             check_node(input, loc);
         return input->node.index;
     }
@@ -204,7 +204,7 @@ void append_record(Log& log, const RecordArgs& args) {
     for (int k = 0; k < args.output_count; ++k) {
         TensorImpl* out = args.outputs[k];
         out->node = {log.id, index + static_cast<std::uint32_t>(k)};
-        out->node_version = out->storage->version;
+        out->node_version = out->storage->version_now();
         if (out->node_version != 0 && !(out->flags & TensorImpl::kView)) {  // it may be a write in place
             detail::recorded_write(out->storage) = {log.id, out->node_version};
         }

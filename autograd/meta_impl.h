@@ -71,7 +71,7 @@ struct AutogradMeta {
     /// -1 if writes to the gradient cannot be seen.
     std::int64_t grad_version() const noexcept {
         if (!grad.defined() || __atomic_load_n(&grad.impl()->storage->is_exposed, __ATOMIC_RELAXED)) return -1;
-        return __atomic_load_n(&grad.impl()->storage->version, __ATOMIC_RELAXED);
+        return grad.impl()->storage->version_now();
     }
 };
 

@@ -43,7 +43,7 @@ inline bool drop_ref(std::uint32_t& count) noexcept {
 /// Reference-counted bytes on a device.
 struct Storage {
     std::uint32_t refs = 1;
-    std::uint32_t version = 0;  ///< raised by every in-place write, through whichever view
+    std::uint32_t version = 0;  ///< raised by every in-place write, through whichever view; see version_now()
     std::byte* data = nullptr;
     std::size_t nbytes = 0;
     void (*release)(Storage*) = nullptr;  ///< frees `data`; null: the bytes are part of the tensor's own block
@@ -51,13 +51,15 @@ struct Storage {
     void* stream = nullptr;               ///< the stream it was allocated on (devices with streams)
     Loc last_write{};                     ///< the user's line of the last in-place write
     Device device;
-    std::uint16_t block = 0;  ///< internal: size of the block that holds tensor and storage, in units of 64 bytes
-    bool is_exposed = false;  ///< data() or a capsule gave out the address: writes through it do not raise the version
-    bool is_part = false;     ///< of the bytes of another storage: context points to a StorageWhole
+    std::uint16_t block = 0;    ///< internal: size of the block that holds tensor and storage, in units of 64 bytes
+    bool is_exposed = false;    ///< data() or a capsule gave out the address: writes through it do not raise the version
+    bool is_part = false;       ///< of the bytes of another storage: context points to a StorageWhole
+    bool is_unchecked = false;  ///< other threads write to it at any time: a tape does not mind (parallel::UncheckedWrites)
 
+    std::uint32_t version_now() const noexcept { return __atomic_load_n(&version, __ATOMIC_RELAXED); }
     void mark_written(const Loc& loc) noexcept {
-        __atomic_store_n(&version, __atomic_load_n(&version, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
-        last_write = loc;
+        __atomic_store_n(&version, version_now() + 1, __ATOMIC_RELAXED);
+        __atomic_store(&last_write, &loc, __ATOMIC_RELAXED);
     }
     void mark_exposed() noexcept { __atomic_store_n(&is_exposed, true, __ATOMIC_RELAXED); }
 };

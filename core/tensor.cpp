@@ -260,7 +260,7 @@ Tensor make_view(const TensorImpl* x, int rank, const std::int64_t* sizes, const
     auto* impl = new (block) TensorImpl;
     add_ref(x->storage->refs);
     impl->storage = x->storage;
-    impl->node_version = x->storage->version;
+    impl->node_version = x->storage->version_now();
     impl->dtype = x->dtype;
     impl->device = x->device;
     impl->rank = static_cast<std::uint8_t>(rank);

@@ -30,11 +30,13 @@ std::size_t detail::place(const IndexArg& i, std::size_t size, const char* conta
     return static_cast<std::size_t>(at);
 }
 
-AnyModule clone(const AnyModule& module, Loc loc) {
+static AnyModule copied(const char* name, const AnyModule& module, bool shares_elements, const Loc& loc) {
     const CallerScope caller(loc);
     AnyModule copy = module;
-    if (copy.get()) detail::own_tensors(*module.get(), *copy.get(), loc);
+    if (copy.get()) detail::own_tensors(name, *module.get(), *copy.get(), shares_elements, loc);
     return copy;
 }
+AnyModule clone(const AnyModule& module, Loc loc) { return copied("clone", module, false, loc); }
+AnyModule alias(const AnyModule& module, Loc loc) { return copied("alias", module, true, loc); }
 
 }  // namespace tapir::nn

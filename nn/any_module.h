@@ -113,8 +113,9 @@ class AnyModule {
     Base* held_ = nullptr;
 };
 
-/// Returns a copy with tensors of its own: see clone() of a module.
+/// Return a copy with tensors of its own: see clone() and alias() of a module.
 AnyModule clone(const AnyModule& module, Loc loc = Loc::current());
+AnyModule alias(const AnyModule& module, Loc loc = Loc::current());
 
 namespace detail {
 /// Returns where a container of `size` has element i; negative positions count from the end. Throws IndexError that says `container`

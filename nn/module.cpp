@@ -463,10 +463,10 @@ std::string Module::parameter_table() const {
 
 std::ostream& operator<<(std::ostream& out, const Module& module) { return out << module.str() << '\n'; }
 
-void detail::own_tensors(const Module& original, Module& copy, const Loc& loc) {
+void detail::own_tensors(const char* name, const Module& original, Module& copy, bool shares_elements, const Loc& loc) {
     const CallerScope caller(loc);
     if (typeid(original) != typeid(copy)) {
-        fail<ValueError>(loc, "clone: the module is a {}, of which this would copy the part that is a {}", type_name(original), type_name(copy));
+        fail<ValueError>(loc, "{}: the module is a {}, of which this would copy the part that is a {}", name, type_name(original), type_name(copy));
     }
     const tapir::detail::PauseRecording pause;
     std::unordered_set<const void*> theirs;  // tensors and modules of the original
@@ -478,7 +478,8 @@ void detail::own_tensors(const Module& original, Module& copy, const Loc& loc) {
     walk.start(const_cast<Module&>(original));
     const auto check_own = [&](const std::string& path, const void* member) {
         if (!theirs.contains(member)) return;
-        fail<ValueError>(loc, "clone: {} is held by a pointer that copies of this {} share; give the copy one of its own", path, type_name(original));
+        fail<ValueError>(loc, "{}: {} is held by a pointer that copies of this {} share; give the copy one of its own", name, path,
+                         type_name(original));
     };
     std::unordered_map<const TensorImpl*, Tensor> made;
     std::vector<std::pair<Tensor*, Tensor>> places;
@@ -487,7 +488,7 @@ void detail::own_tensors(const Module& original, Module& copy, const Loc& loc) {
             check_own(path, &t);
             Tensor& fresh = made[t.impl()];
             if (!fresh.defined()) {
-                fresh = t.clone(loc);
+                fresh = shares_elements ? t.detach(loc) : t.clone(loc);
                 if (const AutogradMeta* meta = t.impl()->meta) tapir::detail::meta_of(fresh).sparse = meta->sparse;
                 fresh.requires_grad_(t.impl()->flags & TensorImpl::kRequiresGrad, loc);
             }

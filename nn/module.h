@@ -47,8 +47,8 @@ constexpr bool kHasKeys = !std::is_base_of_v<Module, Map> && requires(Map& map) 
     std::string(map.begin()->first);
     map.begin()->second;
 };
-/// Gives the copy of a module tensors of its own.
-void own_tensors(const Module& original, Module& copy, const Loc& loc);
+/// Gives the copy of a module, made by a function of this name, tensors of its own: with elements of their own, or the original's.
+void own_tensors(const char* name, const Module& original, Module& copy, bool shares_elements, const Loc& loc);
 }  // namespace detail
 
 /// A parameter, as PyTorch's nn.Parameter: a leaf that shares the elements of `data` and, unless told otherwise, requires
@@ -264,7 +264,17 @@ template <class M>
     requires std::is_base_of_v<Module, M> && std::is_copy_constructible_v<M>
 M clone(const M& module, Loc loc = Loc::current()) {
     M copy(module);
-    detail::own_tensors(module, copy, loc);
+    detail::own_tensors("clone", module, copy, false, loc);
+    return copy;
+}
+
+/// Returns a copy like clone(), whose parameters and buffers have the original's elements: both see what a step of either changes, and each has
+/// gradients of its own. For threads that train one model together, see parallel::UncheckedWrites. Throws ValueError as clone().
+template <class M>
+    requires std::is_base_of_v<Module, M> && std::is_copy_constructible_v<M>
+M alias(const M& module, Loc loc = Loc::current()) {
+    M copy(module);
+    detail::own_tensors("alias", module, copy, true, loc);
     return copy;
 }
 

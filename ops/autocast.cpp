@@ -15,12 +15,12 @@ Tensor converted(AutocastScope& scope, const In& x) {
     auto& entries = AutocastAccess::entries(scope);
     for (auto& entry : entries) {
         if (!entry.leaf.is_same(x.tensor)) continue;
-        if (entry.version != x->storage->version || entry.tape != tape) {
-            entry = {x.tensor, to(x, dtype), x->storage->version, tape};
-        }
+        const std::uint32_t version = x->storage->version_now();  // before another thread writes to it
+        if (entry.version != version || entry.tape != tape) entry = {x.tensor, to(x, dtype), version, tape};
         return entry.copy;
     }
-    entries.push_back({x.tensor, to(x, dtype), x->storage->version, tape});
+    const std::uint32_t version = x->storage->version_now();
+    entries.push_back({x.tensor, to(x, dtype), version, tape});
     return entries.back().copy;
 }
 

@@ -1,5 +1,5 @@
 // share(n): how many of n random programs, files or mutations a test runs. All of them; under a sanitizer, which takes ten times as long, the
-// first quarter.
+// first quarter. kThreadSanitizer: for tests of races that are meant.
 #pragma once
 
 namespace tapir::test {
@@ -8,6 +8,12 @@ namespace tapir::test {
 inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;
+#endif
+
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kThreadSanitizer = true;
+#else
+inline constexpr bool kThreadSanitizer = false;
 #endif
 
 template <class Int>

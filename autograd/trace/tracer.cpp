@@ -21,7 +21,7 @@
 namespace tapir::detail {
 namespace {
 
-std::uint32_t version_of(const Tensor& x) noexcept { return __atomic_load_n(&x.impl()->storage->version, __ATOMIC_RELAXED); }
+std::uint32_t version_of(const Tensor& x) noexcept { return x.impl()->storage->version_now(); }
 
 std::vector<SymInt> sizes_of(const TensorImpl* x) { return {x->sizes, x->sizes + x->rank}; }
 

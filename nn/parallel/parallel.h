@@ -5,3 +5,4 @@
 #include "tapir/nn/parallel/replicas.h"
 #include "tapir/nn/parallel/sharded.h"
 #include "tapir/nn/parallel/sync_batch_norm.h"
+#include "tapir/nn/parallel/unchecked_writes.h"

@@ -62,7 +62,7 @@ class Rows : public RowBlock, public StorageWhole {
     };
 
     void learn_of(Row& row) noexcept {
-        const std::uint32_t version = __atomic_load_n(&row.storage->version, __ATOMIC_RELAXED);
+        const std::uint32_t version = row.storage->version_now();
         if (version == row.seen) return;
         row.seen = version;
         block_.impl()->storage->mark_written(row.storage->last_write);

@@ -330,7 +330,7 @@ class Scheduler {
             known = laid_.end() - 1;
         }
         Laid& laid = *known;
-        const std::uint32_t version = __atomic_load_n(&x->storage->version, __ATOMIC_RELAXED);
+        const std::uint32_t version = x->storage->version_now();
         if (version != laid.version) laid = {w, {}, version, 0};
         laid.rows += rows;
         if (!laid.elements.defined()) {

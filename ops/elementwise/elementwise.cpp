@@ -993,9 +993,9 @@ void mark_written(const Tensor& self, const Loc& loc) {
     if (detail::is_tracing()) [[unlikely]]
         tell_written(self, loc);
     // A view that is out of date stays behind: it stands for another value.
-    const bool is_current = !(impl->flags & TensorImpl::kView) || impl->node_version == impl->storage->version;
+    const bool is_current = !(impl->flags & TensorImpl::kView) || impl->node_version == impl->storage->version_now();
     impl->storage->mark_written(detail::caller(loc));
-    if (is_current) impl->node_version = impl->storage->version;
+    if (is_current) impl->node_version = impl->storage->version_now();
 }
 
 // --- Backward ------------------------------------------------------------------------------------------------------------

@@ -441,9 +441,9 @@ void index_put(Tensor& self, const Index* indices, std::size_t count, const Tens
     if (value.shares_storage(self)) copy = copy_before_write(value, loc);
     const Tensor& source = copy.defined() ? copy : value;
     TensorImpl* impl = self.impl();
-    const bool is_current = impl->node_version == impl->storage->version;
+    const bool is_current = impl->node_version == impl->storage->version_now();
     accumulate ? add_at(self, plan, saved, source, loc) : write(self, plan, source, loc);
-    if (is_current) impl->node_version = impl->storage->version;  // a view may have written to a part of it
+    if (is_current) impl->node_version = impl->storage->version_now();  // a view may have written to a part of it
     mark_written(self, loc);
     if (detail::thread.observed) record_put(accumulate ? index_put_add_op : index_put_op, self, saved, source, loc);
 }

@@ -28,7 +28,8 @@ std::vector<Case> sharded_cases();
 std::vector<Case> sync_batch_norm_cases();
 inline std::vector<Case> all_cases() {
     std::vector<Case> all;
-    for (const auto& cases : {group_cases, replicas_cases, sharded_cases, sync_batch_norm_cases}) {
+    for (const auto& cases :
+         {group_cases, replicas_cases, sharded_cases, sync_batch_norm_cases}) {
         for (const Case& one : cases()) all.push_back(one);
     }
     return all;
