@@ -3,6 +3,7 @@
 // All calls but answer() and missing() come from the channel's thread (channel_impl.h), for all groups of a process in one order.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -30,6 +31,19 @@ struct EngineError : std::exception {
     std::string message;
 };
 
+/// Numbers in each rank's memory that all ranks read and add to, without help of the rank whose memory it is. All functions are called on the channel's
+/// thread.
+class Window {
+ public:
+    virtual ~Window() = default;
+    /// Reads `count` numbers of a rank's from `first` on. Each is one that was there, though not all of the same moment.
+    virtual void get(int rank, std::int64_t first, void* to, std::int64_t count) = 0;
+    /// Adds to them; no two additions to one number are lost. Returns when they are there.
+    virtual void add(int rank, std::int64_t first, const void* numbers, std::int64_t count) = 0;
+    /// Ends it; of all ranks. One that is not closed stays until the process ends.
+    virtual void close() {}
+};
+
 class Engine {
  public:
     virtual ~Engine() = default;
@@ -37,6 +51,7 @@ class Engine {
     virtual int size() const noexcept = 0;
     virtual const char* name() const noexcept = 0;
     std::vector<std::string> hosts;  // of the ranks, for messages; set by the channel
+    std::atomic<int> waits_for{-1};  // the rank without which this one does not go on, where it is one; for missing()
 
     /// Waits for a call of all ranks, and compares the calls. All functions below follow one of these that found all alike, but send() and receive().
     virtual Agreement agree(std::uint64_t fingerprint, const std::string& text) = 0;
@@ -54,6 +69,13 @@ class Engine {
     virtual std::vector<std::byte> receive(int from) = 0;
     /// The ranks of one color become an engine of their own, in the order of their keys; alike keys in the order of ranks here.
     virtual std::unique_ptr<Engine> split(int color, int key) = 0;
+    /// Makes a window of so many zeros of this rank: float32, float64 or int64; of all ranks. Null: this engine has none.
+    virtual std::unique_ptr<Window> window(std::int64_t count, DType dtype) {
+        (void)count, (void)dtype;
+        return nullptr;
+    }
+    /// Throws EngineError if a rank has failed, which agree() and receive() find by themselves.
+    virtual void check_nobody_failed() {}
     /// Tells the ranks of all engines of this process that this one calls nothing any more: agree() and receive() of the others end, with any_failed or
     /// EngineError. Returns when they know, or after so many seconds.
     virtual void abort(const std::string& reason, double seconds) = 0;
@@ -64,6 +86,18 @@ class Engine {
     /// Finds out, within three seconds, which ranks have not come to the call that this rank waits in; nothing: that cannot be known. From the watchdog's
     /// thread.
     virtual std::optional<std::vector<int>> missing() { return {}; }
+};
+
+/// While it lives, an engine waits for one rank.
+class WaitsFor {
+ public:
+    WaitsFor(Engine& engine, int rank) : engine_(engine) { engine_.waits_for = rank; }
+    ~WaitsFor() { engine_.waits_for = -1; }
+    WaitsFor(const WaitsFor&) = delete;
+    WaitsFor& operator=(const WaitsFor&) = delete;
+
+ private:
+    Engine& engine_;
 };
 
 /// dst[i] = dst[i] op src[i]

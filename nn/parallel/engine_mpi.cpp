@@ -126,6 +126,46 @@ class Patience {
     int turns_ = 0;
 };
 
+class MpiWindow final : public Window {
+ public:
+    MpiWindow(MPI_Comm comm, std::int64_t count, DType dtype) : dtype_(dtype), item_(static_cast<std::int64_t>(itemsize(dtype))) {
+        void* memory = nullptr;
+        check(MPI_Win_allocate(count * item_, static_cast<int>(item_), MPI_INFO_NULL, comm, &memory, &window_), "MPI_Win_allocate");
+        MPI_Win_set_errhandler(window_, MPI_ERRORS_RETURN);
+        if (count > 0) std::memset(memory, 0, static_cast<std::size_t>(count * item_));
+        check(MPI_Win_lock_all(MPI_MODE_NOCHECK, window_), "MPI_Win_lock_all");
+        check(MPI_Barrier(comm), "MPI_Barrier");  // nobody adds before all are zero
+    }
+    void get(int rank, std::int64_t first, void* to, std::int64_t count) override {
+        auto* const bytes = static_cast<std::byte*>(to);
+        in_pieces(count, [&](std::int64_t done, int n) {
+            check(MPI_Get(bytes + done * item_, n, type_of(dtype_), rank, first + done, n, type_of(dtype_), window_), "MPI_Get");
+        });
+        check(MPI_Win_flush(rank, window_), "MPI_Win_flush");
+    }
+    void add(int rank, std::int64_t first, const void* numbers, std::int64_t count) override {
+        const auto* const bytes = static_cast<const std::byte*>(numbers);
+        in_pieces(count, [&](std::int64_t done, int n) {
+            check(MPI_Accumulate(bytes + done * item_, n, type_of(dtype_), rank, first + done, n, type_of(dtype_), MPI_SUM, window_),
+                  "MPI_Accumulate");
+        });
+        check(MPI_Win_flush(rank, window_), "MPI_Win_flush");
+    }
+    void close() override {
+        check(MPI_Win_unlock_all(window_), "MPI_Win_unlock_all");
+        check(MPI_Win_free(&window_), "MPI_Win_free");
+    }
+
+ private:
+    template <class Call>
+    static void in_pieces(std::int64_t count, const Call& call) {
+        for (std::int64_t done = 0; done < count; done += kMostAtOnce) call(done, static_cast<int>(std::min(count - done, kMostAtOnce)));
+    }
+    const DType dtype_;
+    const std::int64_t item_;
+    MPI_Win window_ = MPI_WIN_NULL;
+};
+
 class MpiEngine final : public Engine {
  public:
     MpiEngine(std::shared_ptr<Mpi> mpi, MPI_Comm comm, std::uint64_t number) : mpi_(std::move(mpi)), comm_(comm), number_(number) {
@@ -226,11 +266,7 @@ class MpiEngine final : public Engine {
         send_bytes(bytes.data(), bytes.size(), to, kTensorTag);
     }
     std::vector<std::byte> receive(int from) override {
-        struct From {
-            std::atomic<int>& from;
-            ~From() { from = -1; }
-        } receiving{receives_from_};
-        receives_from_ = from;
+        const WaitsFor waits(*this, from);
         int there = 0;
         MPI_Status status;
         for (Patience patience; !there; patience.wait()) {
@@ -243,6 +279,7 @@ class MpiEngine final : public Engine {
         check(MPI_Recv(bytes.data(), count, MPI_BYTE, from, kTensorTag, comm_, MPI_STATUS_IGNORE), "MPI_Recv");
         return bytes;
     }
+    std::unique_ptr<Window> window(std::int64_t count, DType dtype) override { return std::make_unique<MpiWindow>(comm_, count, dtype); }
     std::unique_ptr<Engine> split(int color, int key) override {
         MPI_Comm part;
         check(MPI_Comm_split(comm_, color, key, &part), "MPI_Comm_split");
@@ -293,8 +330,7 @@ class MpiEngine final : public Engine {
         if (agreement_.any_failed) ended_ = true;
         return true;
     }
-    // receive() has no agreement in which it would learn this.
-    void check_nobody_failed() {
+    void check_nobody_failed() override {
         int there = 0;
         MPI_Status status;
         check(MPI_Iprobe(MPI_ANY_SOURCE, kFailedTag, comm_, &there, &status), "MPI_Iprobe");
@@ -322,7 +358,6 @@ class MpiEngine final : public Engine {
     int rank_ = 0, size_ = 1;
     std::vector<int> world_ranks_;
     std::int64_t position_ = 0;
-    std::atomic<int> receives_from_{-1};  // for the watchdog
     bool ended_ = false, finished_ = false;
 
     std::uint64_t least_[3] = {};
@@ -379,7 +414,7 @@ void MpiEngine::answer() {
 }
 
 std::optional<std::vector<int>> MpiEngine::missing() {
-    if (const int from = receives_from_; from >= 0) return std::vector<int>{from};
+    if (const int one = waits_for; one >= 0) return std::vector<int>{one};
     if (mpi_->watchdogs == MPI_COMM_NULL) return {};
     const std::int64_t mine = mpi_->position(number_);
     const std::int64_t question = static_cast<std::int64_t>(number_);

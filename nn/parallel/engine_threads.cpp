@@ -11,11 +11,38 @@
 namespace tapir::parallel {
 namespace {
 
+// What a rank's window shows to the others.
+struct SharedNumbers {
+    std::mutex mutex;
+    std::vector<std::byte> bytes;
+};
+
+class ThreadWindow final : public Window {
+ public:
+    ThreadWindow(std::vector<std::shared_ptr<SharedNumbers>> of_ranks, DType dtype)
+        : of_ranks_(std::move(of_ranks)), dtype_(dtype), item_(static_cast<std::int64_t>(itemsize(dtype))) {}
+    void get(int rank, std::int64_t first, void* to, std::int64_t count) override {
+        SharedNumbers& numbers = *of_ranks_[static_cast<std::size_t>(rank)];
+        const std::lock_guard lock(numbers.mutex);
+        if (count > 0) std::memcpy(to, numbers.bytes.data() + first * item_, static_cast<std::size_t>(count * item_));
+    }
+    void add(int rank, std::int64_t first, const void* more, std::int64_t count) override {
+        SharedNumbers& numbers = *of_ranks_[static_cast<std::size_t>(rank)];
+        const std::lock_guard lock(numbers.mutex);
+        reduce_into(numbers.bytes.data() + first * item_, more, count, dtype_, Reduce::sum);
+    }
+
+ private:
+    const std::vector<std::shared_ptr<SharedNumbers>> of_ranks_;
+    const DType dtype_;
+    const std::int64_t item_;
+};
+
 // Where the ranks of one engine meet.
 struct Room {
     explicit Room(int ranks)
         : size(ranks), fingerprints(static_cast<std::size_t>(ranks)), texts(static_cast<std::size_t>(ranks)), failed(static_cast<std::size_t>(ranks)),
-          in(static_cast<std::size_t>(ranks)), waits(static_cast<std::size_t>(ranks)) {}
+          in(static_cast<std::size_t>(ranks)), waits(static_cast<std::size_t>(ranks)), numbers(static_cast<std::size_t>(ranks)) {}
 
     const int size;
     std::mutex mutex;
@@ -29,6 +56,7 @@ struct Room {
     std::vector<bool> failed;
     std::vector<const void*> in;
     std::vector<bool> waits;
+    std::vector<std::shared_ptr<SharedNumbers>> numbers;
     Agreement found;                                                         // of the last agreement
     std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> mail;  // from, to
     std::map<std::pair<int, int>, std::shared_ptr<Room>> parts;              // of a split: its number and the color
@@ -141,6 +169,7 @@ class ThreadEngine final : public Engine {
         room_->changed.notify_all();
     }
     std::vector<std::byte> receive(int from) override {
+        const WaitsFor waits(*this, from);
         std::unique_lock lock(room_->mutex);
         auto& letters = room_->mail[{from, rank_}];
         room_->changed.wait(lock, [&] { return !letters.empty() || room_->any_failed; });
@@ -148,6 +177,19 @@ class ThreadEngine final : public Engine {
         std::vector<std::byte> first = std::move(letters.front());
         letters.pop_front();
         return first;
+    }
+    std::unique_ptr<Window> window(std::int64_t count, DType dtype) override {
+        std::unique_lock lock(room_->mutex);
+        at(room_->numbers) = std::make_shared<SharedNumbers>();
+        at(room_->numbers)->bytes.resize(static_cast<std::size_t>(count) * itemsize(dtype));
+        wait_for_all(lock);
+        auto window = std::make_unique<ThreadWindow>(room_->numbers, dtype);
+        wait_for_all(lock);  // nobody makes the next one meanwhile
+        return window;
+    }
+    void check_nobody_failed() override {
+        const std::lock_guard lock(room_->mutex);
+        if (room_->any_failed) room_->fail_ended();
     }
     std::unique_ptr<Engine> split(int color, int key) override {
         std::unique_lock lock(room_->mutex);
@@ -179,6 +221,7 @@ class ThreadEngine final : public Engine {
         }
     }
     std::optional<std::vector<int>> missing() override {
+        if (const int one = waits_for; one >= 0) return std::vector<int>{one};
         const std::lock_guard lock(room_->mutex);
         std::vector<int> ranks;
         for (int i = 0; i < size(); ++i) {

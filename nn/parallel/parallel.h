@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tapir/nn/parallel/group.h"
+#include "tapir/nn/parallel/parameter_server.h"
 #include "tapir/nn/parallel/replicas.h"
 #include "tapir/nn/parallel/sharded.h"
 #include "tapir/nn/parallel/sync_batch_norm.h"

@@ -23,13 +23,14 @@ struct Case {
 };
 
 std::vector<Case> group_cases();
+std::vector<Case> parameter_server_cases();
 std::vector<Case> replicas_cases();
 std::vector<Case> sharded_cases();
 std::vector<Case> sync_batch_norm_cases();
 inline std::vector<Case> all_cases() {
     std::vector<Case> all;
     for (const auto& cases :
-         {group_cases, replicas_cases, sharded_cases, sync_batch_norm_cases}) {
+         {group_cases, parameter_server_cases, replicas_cases, sharded_cases, sync_batch_norm_cases}) {
         for (const Case& one : cases()) all.push_back(one);
     }
     return all;
