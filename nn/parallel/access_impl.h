@@ -1,6 +1,9 @@
 // What the files of nn/parallel see of a Group.
 #pragma once
 
+#include <functional>
+
+#include "tapir/autograd/function.h"
 #include "tapir/nn/parallel/channel_impl.h"
 
 namespace tapir::parallel {
@@ -19,6 +22,17 @@ class Access {
     /// Puts an all_reduce in line and returns. x: contiguous, in the host's memory; nobody touches it meanwhile.
     static std::shared_ptr<Work> begin_sum(const Group& group, const Tensor& x, Call call);
 };
+
+/// What a recorded call computes, and its gradient.
+struct Rule {
+    std::function<Tensor(const Tensor& x)> forward;
+    std::function<Tensor(const Tensor& g, const FunctionContext& context)> backward;
+    bool saves = false;  // x and the result
+};
+/// Returns forward(x), recorded where x is.
+Tensor recorded(const OpInfo& op, const Tensor& x, Rule rule, const Loc& loc);
+/// Throw for an undefined x, and where a graph is made, which cannot hold what other ranks compute.
+void check_tensor(const char* op, const Tensor& x, const Loc& loc);
 
 /// What has started this process, by the variables that it sets: mpirun or srun; RANK and WORLD_SIZE; nothing.
 enum class Launcher : std::uint8_t { none, mpi, variables };

@@ -27,11 +27,6 @@ std::string text_of(const Tensor& x) { return fmt::format("{} {}", name(x.dtype(
 void* data_of(const Tensor& t) { return t.impl()->data; }
 std::int64_t bytes_of(const Tensor& t) { return t.numel() * static_cast<std::int64_t>(itemsize(t.dtype())); }
 
-void check_tensor(const char* op, const Tensor& x, const Loc& loc) {
-    if (!x.defined()) detail::fail_undefined(op, loc);
-    if (CustomFunction::is_traced()) fail<TapeError>(loc, "{}: a graph cannot hold what other ranks compute", op);
-}
-
 void check_reduce(const char* op, const Tensor& x, Reduce reduce, const Loc& loc) {
     if (reduce == Reduce::mean && !is_floating(x.dtype()))
         fail<DTypeError>(loc, "{}: the mean of {} is not one; convert with x.to(float32), or take the sum", op, name(x.dtype()));
@@ -49,28 +44,6 @@ Tensor averaged(const Tensor& x, Reduce reduce, const Group& group) { return red
 Tensor host_copy(const Tensor& x) {
     const NoGradScope pause;
     return x.device() == cpu ? x.detach().clone().contiguous() : x.detach().to(cpu).contiguous();
-}
-
-// --- Recording -----------------------------------------------------------------------------------------------------------
-
-// What a recorded call computes, and its gradient.
-struct Rule {
-    std::function<Tensor(const Tensor& x)> forward;
-    std::function<Tensor(const Tensor& g, const FunctionContext& context)> backward;
-    bool saves = false;  // x and the result
-};
-
-Tensor recorded(const OpInfo& op, const Tensor& x, Rule rule, const Loc& loc) {
-    const auto forward = [](FunctionContext& context, const std::vector<Tensor>& in) {
-        const Rule& of = *static_cast<const Rule*>(context.state.get());
-        Tensor y = of.forward(in[0]);
-        if (of.saves) context.save({in[0], y});
-        return std::vector<Tensor>{y};
-    };
-    const auto backward = [](FunctionContext& context, const std::vector<Tensor>& g) {
-        return std::vector<Tensor>{static_cast<const Rule*>(context.state.get())->backward(g[0], context)};
-    };
-    return CustomFunction::apply(op, forward, backward, 1, {x}, loc, std::make_shared<const Rule>(std::move(rule)))[0];
 }
 
 // --- Messages between two ranks ------------------------------------------------------------------------------------------
@@ -99,7 +72,25 @@ constexpr std::int64_t kMostInMessage = std::int64_t{1} << 28;
 
 }  // namespace
 
-// --- Access: what the other files of nn/parallel use ------------------------------------------------------------------------
+// --- What the other files of nn/parallel use ---------------------------------------------------------------------------------
+
+void check_tensor(const char* op, const Tensor& x, const Loc& loc) {
+    if (!x.defined()) detail::fail_undefined(op, loc);
+    if (CustomFunction::is_traced()) fail<TapeError>(loc, "{}: a graph cannot hold what other ranks compute", op);
+}
+
+Tensor recorded(const OpInfo& op, const Tensor& x, Rule rule, const Loc& loc) {
+    const auto forward = [](FunctionContext& context, const std::vector<Tensor>& in) {
+        const Rule& of = *static_cast<const Rule*>(context.state.get());
+        Tensor y = of.forward(in[0]);
+        if (of.saves) context.save({in[0], y});
+        return std::vector<Tensor>{y};
+    };
+    const auto backward = [](FunctionContext& context, const std::vector<Tensor>& g) {
+        return std::vector<Tensor>{static_cast<const Rule*>(context.state.get())->backward(g[0], context)};
+    };
+    return CustomFunction::apply(op, forward, backward, 1, {x}, loc, std::make_shared<const Rule>(std::move(rule)))[0];
+}
 
 Group Access::group(std::shared_ptr<Channel> channel, Engine& engine) {
     Group group;
