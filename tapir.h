@@ -20,6 +20,7 @@
 #include "tapir/core/io/safetensors.h"
 #include "tapir/core/memory_profiler.h"
 #include "tapir/core/parallel.h"
+#include "tapir/core/process_rank.h"
 #include "tapir/core/rename.h"
 #include "tapir/core/stream.h"
 #include "tapir/core/tensor.h"

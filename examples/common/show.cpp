@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <tapir/core/io/file.h>
+#include <tapir/core/process_rank.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -37,13 +38,17 @@ constexpr const char* kColours[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd", 
 
 }  // namespace
 
-Progress::Progress(std::int64_t steps) : steps_(steps), is_terminal_(isatty(STDOUT_FILENO) != 0), start_(now()) { last_ = start_; }
+Progress::Progress(std::int64_t steps)
+    : steps_(steps), is_silent_(tapir::process_rank() != 0), is_terminal_(isatty(STDOUT_FILENO) != 0), start_(now()) {
+    last_ = start_;
+}
 
 Progress::~Progress() {
     if (is_open_) std::printf("\n");
 }
 
 void Progress::update(std::int64_t step, const std::string& text) {
+    if (is_silent_) return;
     const double time = now();
     if (time - last_ < (is_terminal_ ? 0.1 : 5.0) && step < steps_) return;
     last_ = time;
@@ -59,6 +64,7 @@ void Progress::update(std::int64_t step, const std::string& text) {
 }
 
 void Progress::print(const std::string& line) {
+    if (is_silent_) return;
     std::printf("%s%s\n", is_open_ ? "\r\033[K" : "", line.c_str());
     std::fflush(stdout);
     is_open_ = false;

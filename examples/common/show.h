@@ -12,7 +12,7 @@ class App;
 namespace show {
 
 /// One line that says how far the work is: redrawn in place on a terminal, a new line every 5 seconds where output goes to a
-/// file or a pipe.
+/// file or a pipe. Of several processes, the first one tells it; the others are silent.
 ///     Progress progress(steps);
 ///     for (...) progress.update(step, fmt::format("loss {:.3f}", loss));
 class Progress {
@@ -29,7 +29,7 @@ class Progress {
 
  private:
     std::int64_t steps_;
-    bool is_terminal_, is_open_ = false;
+    bool is_silent_, is_terminal_, is_open_ = false;
     double start_, last_ = 0;
 };
 

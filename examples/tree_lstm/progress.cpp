@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <tapir/core/process_rank.h>
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -46,10 +47,11 @@ std::string grouped(std::int64_t number) {
 
 ProgressOptions ProgressOptions::for_stdout() {
     ProgressOptions options;
-    options.out = &std::cout;
+    static std::ostream nowhere(nullptr);
+    options.out = tapir::process_rank() == 0 ? &std::cout : &nowhere;
     // A "dumb" terminal (an editor's shell, say) cannot redraw a line.
     const char* term = std::getenv("TERM");
-    options.is_terminal = ::isatty(STDOUT_FILENO) == 1 && (term == nullptr || std::string_view(term) != "dumb");
+    options.is_terminal = options.out == &std::cout && ::isatty(STDOUT_FILENO) == 1 && (term == nullptr || std::string_view(term) != "dumb");
     options.interval = options.is_terminal ? 0.1 : 5.0;
     options.columns = stdout_columns;
     options.clock = steady_seconds;

@@ -1,5 +1,5 @@
 // Shows how training goes. On a terminal one line is redrawn in place below a lasting line for each finished epoch;
-// where output goes to a file or a pipe, plain lines appear at intervals instead.
+// where output goes to a file or a pipe, plain lines appear at intervals instead. Of several processes, the first one tells it.
 //
 //     Progress progress(epochs, trees_per_epoch);
 //     for (int epoch = 1; epoch <= epochs; ++epoch) {
@@ -24,7 +24,7 @@ struct ProgressOptions {
     std::function<int()> columns;   ///< width of the terminal, asked anew for each drawing as it may change
     std::function<double()> clock;  ///< seconds since any fixed moment, never going back
 
-    /// Standard output as it is: its width and a tenth of a second when a terminal, else plain lines every 5 seconds.
+    /// Standard output as it is: its width and a tenth of a second when a terminal, else plain lines every 5 seconds. On other ranks than 0: nothing.
     static ProgressOptions for_stdout();
 };
 

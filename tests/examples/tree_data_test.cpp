@@ -1,11 +1,15 @@
 // The data side of examples/tree_lstm: the treebank, the readers and what they say of malformed files, ListOps, word vectors,
 // the drawing and the progress display.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -13,9 +17,11 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "../../examples/common/show.h"
 #include "../../examples/common/write.h"
 #include "../../examples/tree_lstm/glove.h"
 #include "../../examples/tree_lstm/listops.h"
@@ -24,6 +30,7 @@
 #include "../../examples/tree_lstm/text_file.h"
 #include "../../examples/tree_lstm/tree.h"
 #include "../nn/data/files.h"
+#include "tapir/core/process_rank.h"
 #include "tapir/nn/data/ptb.h"
 
 using namespace tree_lstm;
@@ -653,4 +660,36 @@ TEST_CASE("numbers no training should give are shown, not tripped over", "[progr
     CHECK(grouped(1000) == "1,000");
     CHECK(grouped(-1234567) == "-1,234,567");
     CHECK(ProgressOptions::for_stdout().columns() > 0);
+}
+
+TEST_CASE("of several processes the first one shows its progress", "[progress]") {
+    const auto written = [] {
+        const files::TemporaryFolder folder;
+        const std::string path = (folder.path() / "out").string();
+        std::cout << std::flush;
+        std::fflush(stdout);
+        const int kept = ::dup(STDOUT_FILENO), file = ::open(path.c_str(), O_CREAT | O_WRONLY, 0600);
+        ::dup2(file, STDOUT_FILENO);
+        {
+            Progress epochs(1, 10);
+            epochs.start_epoch(1);
+            epochs.update(10, 0.5, 0.5);
+            epochs.finish_epoch();
+            show::Progress steps(3);
+            steps.update(3, "loss 1.5");
+            steps.print("the end");
+        }
+        std::fflush(stdout);
+        ::dup2(kept, STDOUT_FILENO);
+        ::close(file);
+        ::close(kept);
+        return files::read_all(path);
+    };
+    for (const char* part : {"epoch 1/1", "3/3  loss 1.5", "the end"}) CHECK_THAT(written(), Contains(part));
+    std::string others;
+    std::thread([&] {
+        tapir::detail::set_thread_rank(1);
+        others = written();
+    }).join();
+    CHECK(others == "");
 }
