@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <new>
 
@@ -182,6 +183,7 @@ void Profiler::Data::stop() {
         running_number = 0;
         stopped = true;
     }
+    find_hidden();
     tick_ = static_cast<double>(wall) * 1e-9 / static_cast<double>(std::max<std::int64_t>(last - first, 1));
     drop_op();
     while (!open_.empty()) {  // scopes that were open at stop()
@@ -461,8 +463,13 @@ void Profiler::Data::add_from_other_thread(const char* name, const Loc& loc, std
     event.loc = loc;
     event.thread = thread_number();
     event.mark = -1;
-    if (std::none_of(threads.begin(), threads.end(), [&](const auto& thread) { return thread.first == event.thread; })) {
-        threads.emplace_back(event.thread, thread_name(event.thread));
+    name_this_thread();
+}
+
+void Profiler::Data::name_this_thread() {
+    const std::int32_t number = thread_number();
+    if (std::none_of(threads.begin(), threads.end(), [&](const auto& thread) { return thread.first == number; })) {
+        threads.emplace_back(number, thread_name(number));
     }
 }
 
@@ -492,6 +499,49 @@ ProfileScope::~ProfileScope() {
     const std::int64_t inside = std::exchange(inside_of_scope, inside_ + (now - begin_));
     const std::lock_guard lock(running_mutex);
     if (running && running->run == run_) running->add_from_other_thread(name_, loc_, begin_, now, inside);
+}
+
+// --- Calls to other ranks ----------------------------------------------------------------------------------------------------
+
+void Profiler::Data::add_communication(detail::CommunicationCall call) {
+    communication.push_back({std::move(call), thread_number()});
+    name_this_thread();
+}
+
+void Profiler::Data::add_communication_wait(const void* channel, std::int64_t begin, std::int64_t end) { waits_.push_back({channel, begin, end}); }
+
+// Takes from each call's time that in which the program waited. Waits of several threads may overlap.
+void Profiler::Data::find_hidden() {
+    std::sort(waits_.begin(), waits_.end(), [](const Wait& a, const Wait& b) { return a.begin < b.begin; });
+    std::map<const void*, std::vector<Wait>> waits;  // by channel; apart from each other
+    for (const Wait& wait : waits_) {
+        std::vector<Wait>& apart = waits[wait.channel];
+        if (apart.empty() || apart.back().end < wait.begin) {
+            apart.push_back(wait);
+        } else {
+            apart.back().end = std::max(apart.back().end, wait.end);
+        }
+    }
+    for (auto& [call, thread, hidden] : communication) {
+        const std::vector<Wait>& apart = waits[call.channel];
+        hidden = call.end - call.begin;
+        auto wait = std::partition_point(apart.begin(), apart.end(), [&](const Wait& w) { return w.end <= call.begin; });
+        for (; wait != apart.end() && wait->begin < call.end; ++wait) hidden -= std::min(wait->end, call.end) - std::max(wait->begin, call.begin);
+    }
+}
+
+std::uint64_t detail::profile_run() noexcept { return running_number.load(std::memory_order_relaxed); }
+
+std::int64_t detail::profile_ticks() noexcept { return ticks(); }
+
+void detail::note_communication(std::uint64_t run, CommunicationCall call) {
+    const std::lock_guard lock(running_mutex);
+    if (running && running->run == run) running->add_communication(std::move(call));
+}
+
+void detail::note_communication_wait(std::uint64_t run, const void* channel, std::int64_t begin, std::int64_t end) {
+    const std::lock_guard lock(running_mutex);
+    if (running && running->run == run) running->add_communication_wait(channel, begin, end);
 }
 
 // --- The profiler ------------------------------------------------------------------------------------------------------------

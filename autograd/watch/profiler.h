@@ -31,10 +31,21 @@ struct ProfileRow {
     double bytes = 0;           ///< all inputs and outputs, each once
 };
 
+/// Totals of calls to other ranks (nn/parallel), which a thread beside the program makes. With ranks that are threads: of all of them.
+struct CommunicationRow {
+    std::string name;  ///< "all_reduce", or "train.cpp:42 all_reduce"
+    std::int64_t calls = 0;
+    double bytes = 0;            ///< of what this rank gives; of recv(), what it gets
+    double waiting_seconds = 0;  ///< until all ranks had come to the call; of recv(), until the message was there
+    double sending_seconds = 0;  ///< after that
+    double hidden_seconds = 0;   ///< of both, while the program did not wait for calls, but computed
+};
+
 /// While it lives (or until stop()), it times this thread's ops and backward rules, and the ProfileScopes of other threads, like those
 /// of DataLoader workers. The library's own scopes: "backward", "SGD.step" (ops: "sgd") and so on, "clip_grad_norm_",
 /// "DataLoader: wait" in the loop, "DataLoader: batch", "... sample" and "... collate" for making batches, "weight gradients"
-/// for products that rules have left for later and that are computed together.
+/// for products that rules have left for later and that are computed together, "Replicas: wait" for gradients that still travel
+/// when backward() has computed them.
 ///
 ///     Profiler profiler;
 ///     train_step();
@@ -56,14 +67,16 @@ class Profiler {
     /// The groups, the largest first. Like all functions below, throws ValueError before stop().
     std::vector<ProfileRow> rows(ProfileTable::By by = ProfileTable::By::op, ProfileTable::Sort sort = ProfileTable::Sort::self_time,
                                  Loc loc = Loc::current()) const;
-    /// A table for the screen. The last column is the share of this machine's peak, of arithmetic or of memory bandwidth
+    /// Calls to other ranks, those that took the longest first. Grouped by op or line; by module: by op.
+    std::vector<CommunicationRow> communication(ProfileTable::By by = ProfileTable::By::op, Loc loc = Loc::current()) const;
+    /// A table for the screen, and a second one of calls to other ranks where there were any. The last column is the share of this machine's peak, of arithmetic or of memory bandwidth
     /// (above 100% from caches), whichever is larger. The first call measures the peaks: the best of 0.3 s of
     /// products and of copies; the peak of arithmetic is at least the best of the ops here. On CUDA they are the device's.
     std::string table(ProfileTable table = {}, Loc loc = Loc::current()) const;
     /// Writes the table to stdout.
     void print(ProfileTable table = {}, Loc loc = Loc::current()) const;
     /// A trace in Chrome's JSON format: this thread with its scopes, modules, ops (their shapes and lines) and rules, an arrow from
-    /// each op to its rule; other threads' scopes; each CUDA stream; and where a MemoryProfiler lives at stop(), the bytes over
+    /// each op to its rule; other threads' scopes; calls to other ranks (what they waited, what was hidden); each CUDA stream; and where a MemoryProfiler lives at stop(), the bytes over
     /// time. Threads have their names from pthread_setname_np(). Throws FileError.
     void export_chrome_trace(const TextArg& path, Loc loc = Loc::current()) const;
     /// The time from construction to stop().

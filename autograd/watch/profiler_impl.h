@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tapir/autograd/watch/communication_impl.h"
 #include "tapir/autograd/watch/profiler.h"
 #include "tapir/autograd/watch/watch_impl.h"
 #include "tapir/core/module_name.h"
@@ -90,6 +91,8 @@ class Profiler::Data : public OpWatcher {
     void open_scope(const char* name, const Loc& loc, std::int64_t now);
     void close_scope(std::int64_t begin, std::int64_t now);
     void add_from_other_thread(const char* name, const Loc& loc, std::int64_t begin, std::int64_t now, std::int64_t inside);
+    void add_communication(detail::CommunicationCall call);
+    void add_communication_wait(const void* channel, std::int64_t begin, std::int64_t end);
 
     /// Visits every event, those of other threads last.
     template <class Visit>
@@ -121,6 +124,12 @@ class Profiler::Data : public OpWatcher {
     std::vector<std::pair<std::int32_t, std::string>> threads;  // other threads, with their names
     std::vector<UsedStream> streams;
     std::vector<std::pair<double, std::int64_t>> memory;  // bytes over seconds, from a MemoryProfiler
+    struct Communication {
+        detail::CommunicationCall call;
+        std::int32_t thread;
+        std::int64_t hidden = 0;  // ticks of the call in which the program did not wait for its channel
+    };
+    std::vector<Communication> communication;  // in the order in which they ended; under running_mutex until stop()
 
  private:
     // Scopes and rules that have begun and not ended, the outermost first.
@@ -138,6 +147,8 @@ class Profiler::Data : public OpWatcher {
     void append_scope(const Open& open, std::int64_t end);
     void drop_op();
     int number_of(const Stream& stream);
+    void name_this_thread();
+    void find_hidden();
 
     ProfileEvents events_;
     std::vector<Open> open_;
@@ -157,6 +168,11 @@ class Profiler::Data : public OpWatcher {
     std::vector<Zero> zeros_;
     std::vector<DeviceTime> device_times_;
     std::vector<ProfileEvent> others_;  // under running_mutex
+    struct Wait {
+        const void* channel;
+        std::int64_t begin, end;
+    };
+    std::vector<Wait> waits_;  // under running_mutex
     std::optional<WatchScope> watch_;
     bool has_thread_ = true;  // the profiled thread lives; under running_mutex
     double tick_ = 0;         // seconds

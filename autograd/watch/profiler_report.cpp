@@ -105,6 +105,41 @@ std::vector<ProfileRow> rows_of(const Profiler::Data& data, ProfileTable::By by,
     return rows;
 }
 
+std::vector<CommunicationRow> communication_of(const Profiler::Data& data, ProfileTable::By by) {
+    std::map<std::string, CommunicationRow> groups;
+    for (const auto& [call, thread, hidden] : data.communication) {
+        CommunicationRow& row = groups[by == ProfileTable::By::line ? fmt::format("{} {}", listing::place(call.loc), call.op) : call.op];
+        ++row.calls;
+        row.bytes += static_cast<double>(call.bytes);
+        row.waiting_seconds += data.seconds_of(call.agreed - call.begin);
+        row.sending_seconds += data.seconds_of(call.end - call.agreed);
+        row.hidden_seconds += data.seconds_of(hidden);
+    }
+    std::vector<CommunicationRow> rows;
+    for (auto& [name, row] : groups) {
+        row.name = name;
+        rows.push_back(std::move(row));
+    }
+    const auto seconds = [](const CommunicationRow& row) { return row.waiting_seconds + row.sending_seconds; };
+    std::stable_sort(rows.begin(), rows.end(), [&](const CommunicationRow& a, const CommunicationRow& b) { return seconds(a) > seconds(b); });
+    return rows;
+}
+
+std::string communication_table(const Profiler::Data& data, ProfileTable::By by) {
+    const std::vector<CommunicationRow> rows = communication_of(data, by);
+    std::size_t width = 19;
+    for (const CommunicationRow& row : rows) width = std::max(width, row.name.size());
+    std::string text = fmt::format("{:<{}}  {:>8}  {:>10}  {:>10}  {:>10}  {:>6}  {:>10}\n", "calls to other ranks", width, "calls", "MB",
+                                   "waiting ms", "sending ms", "hidden", "us a call");
+    for (const CommunicationRow& row : rows) {
+        const double seconds = row.waiting_seconds + row.sending_seconds;
+        text += fmt::format("{:<{}}  {:>8}  {:>10.3f}  {:>10}  {:>10}  {:>5.1f}%  {:>10.2f}\n", row.name, width, row.calls, row.bytes * 1e-6,
+                            milliseconds(row.waiting_seconds), milliseconds(row.sending_seconds),
+                            seconds > 0 ? 100 * row.hidden_seconds / seconds : 0.0, 1e6 * seconds / static_cast<double>(row.calls));
+    }
+    return text;
+}
+
 std::string table_of(const Profiler::Data& data, const ProfileTable& options) {
     std::vector<ProfileRow> all = rows_of(data, options.by, options.sort);
     const auto shown = std::min(all.size(), static_cast<std::size_t>(std::max(options.rows, 0)));
@@ -171,10 +206,16 @@ std::string table_of(const Profiler::Data& data, const ProfileTable& options) {
             add_peak(name(cuda(device)), device);
         }
     }
-    return text + "\n";
+    text += "\n";
+    if (!data.communication.empty()) text += communication_table(data, options.by);
+    return text;
 }
 
 }  // namespace
+
+std::vector<CommunicationRow> Profiler::communication(ProfileTable::By by, Loc loc) const {
+    return communication_of(stopped(data_, "communication", loc), by);
+}
 
 std::vector<ProfileRow> Profiler::rows(ProfileTable::By by, ProfileTable::Sort sort, Loc loc) const {
     return rows_of(stopped(data_, "rows", loc), by, sort);

@@ -57,6 +57,7 @@ class Trace {
     void add_event(const Node& node, int thread, int depth);
     void add_modules(const std::vector<const Node*>& parts, int depth);
     void add_calls(const std::vector<const Node*>& run, int depth);
+    void add_communication();
     void add_streams();
     void add_arrows();
     void add_arrow(const char* what, int from_process, int from_thread, std::int64_t from, int to_process, int to_thread, std::int64_t to);
@@ -208,6 +209,22 @@ void Trace::add_slices_of_thread(std::int32_t thread) {
     while (!levels.empty()) close();
 }
 
+void Trace::add_communication() {
+    for (const auto& [call, thread, hidden] : data_.communication) {
+        const std::int64_t begin = time_of(call.begin), agreed = time_of(call.agreed), end = time_of(call.end);
+        const auto add = [&, on = thread](const char* name, std::int64_t from, std::int64_t to, int depth, const std::string& args) {
+            pieces_.push_back({kHost, on, from, to, depth,
+                               fmt::format(R"("ph": "X", "name": "{}", "cat": "communication", "args": {{{}}})", json_text(name), args)});
+        };
+        std::string args = fmt::format(R"("line": "{}", "of": "{}", "bytes": {}, "hidden ms": {:.4f})", json_text(listing::place(call.loc)),
+                                       json_text(call.of), call.bytes, data_.seconds_of(hidden) * 1e3);
+        if (!call.note.empty()) args += fmt::format(R"(, "note": "{}")", json_text(call.note));
+        add(call.op, begin, end, 0, args);
+        if (call.begin != call.agreed) add("waiting", begin, agreed, 1, "");
+        if (call.agreed != call.end) add("sending", agreed, end, 1, "");
+    }
+}
+
 // A stream does one thing after another: overlaps are rounding errors.
 void Trace::add_streams() {
     std::stable_sort(on_devices_.begin(), on_devices_.end(),
@@ -264,6 +281,7 @@ std::string Trace::write() {
         add_name("process_name", 1 + stream.device.index, 0, device);
         add_name("thread_name", 1 + stream.device.index, static_cast<int>(i), fmt::format("{} {}", device, stream.name));
     }
+    add_communication();
     add_streams();
     add_arrows();
     std::stable_sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) {

@@ -1,9 +1,11 @@
 #include "tapir/nn/parallel/channel_impl.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <cstdio>
 
+#include "tapir/autograd/watch/communication_impl.h"
 #include "tapir/core/fail_impl.h"
 
 namespace tapir::parallel {
@@ -19,6 +21,15 @@ std::uint64_t fingerprint_of(const std::string& text) {  // FNV-1a
     return hash >> 1;  // never all ones: its complement is compared, too
 }
 
+// Names the thread for profiles, gdb and top.
+void name_thread([[maybe_unused]] int rank) noexcept {
+#if defined(__linux__)
+    char name[16];
+    std::snprintf(name, sizeof(name), "comm. rank %u", static_cast<unsigned>(rank) % 10000);
+    pthread_setname_np(pthread_self(), name);
+#endif
+}
+
 std::string with_line(const Call& call) { return call.text() + " at " + detail::file_and_line(call.loc); }
 
 }  // namespace
@@ -26,8 +37,13 @@ std::string with_line(const Call& call) { return call.text() + " at " + detail::
 std::string Call::text() const { return of.empty() ? op : std::string(op) + " of " + of; }
 
 void Work::wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return is_done_; });
+    const std::uint64_t profile = detail::profile_run();
+    const std::int64_t begin = profile != 0 ? detail::profile_ticks() : 0;
+    {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return is_done_; });
+    }
+    if (profile != 0) detail::note_communication_wait(profile, channel_, begin, detail::profile_ticks());
     if (error_) std::rethrow_exception(error_);
 }
 
@@ -50,6 +66,7 @@ std::shared_ptr<Channel> Channel::open(const Make& make, double timeout, const L
             error = std::current_exception();
         }
         const bool serves = !error;
+        if (serves) name_thread(self->world().rank());
         made.finish();
         if (serves) self->serve();
     });
@@ -82,6 +99,7 @@ Channel::~Channel() {
 
 std::shared_ptr<Work> Channel::post(Engine& engine, Call call, std::function<void()> run, bool compares) {
     auto work = std::make_shared<Work>();
+    work->channel_ = this;
     const std::lock_guard lock(mutex_);
     line_.push_back({&engine, std::move(call), std::move(run), work, compares});
     changed_.notify_all();
@@ -139,13 +157,20 @@ void Channel::serve() {
 }
 
 void Channel::do_job(Job& job) {
+    const std::uint64_t profile = detail::profile_run();
+    const std::int64_t begin = profile != 0 ? detail::profile_ticks() : 0;
+    came_at_ = job.compares ? 0 : begin;
+    came_bytes_ = job.call.bytes;
     std::exception_ptr& error = job.work->error_;
     try {
         if (!ended_.empty()) {
             if (job.call.loc.line() != 0) fail<CommError>(job.call.loc, "{}: no more calls are possible, as {}", job.call.op, ended_);
             return;
         }
-        if (job.compares) compare(job);
+        if (job.compares) {
+            compare(job);
+            came(job.call.bytes);
+        }
         job.run();
     } catch (const EngineError& e) {
         error = std::make_exception_ptr(CommError(fmt::format("{}: {}", job.call.op, e.what()), job.call.loc));
@@ -154,6 +179,21 @@ void Channel::do_job(Job& job) {
         error = std::current_exception();
     }
     job.run = nullptr;  // what it holds is let go before the caller goes on
+    if (profile != 0 && job.call.loc.line() != 0) report(job, profile, begin);
+}
+
+void Channel::came(std::int64_t bytes) {
+    came_at_ = detail::profile_ticks();
+    came_bytes_ = bytes;
+}
+
+void Channel::report(const Job& job, std::uint64_t profile, std::int64_t begin) noexcept {
+    const std::int64_t end = detail::profile_ticks();
+    const Call& call = job.call;
+    try {
+        detail::note_communication(profile, {this, call.op, call.of, call.note, call.loc, came_bytes_, begin, came_at_ != 0 ? came_at_ : end, end});
+    } catch (const std::bad_alloc&) {  // the profile lacks a call
+    }
 }
 
 void Channel::compare(const Job& job) {

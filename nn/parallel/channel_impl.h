@@ -21,7 +21,8 @@ struct Call {
     const char* op;
     std::string of;  // what ranks compare beside the op: "float32 (3, 4), sum"
     Loc loc;
-    std::string note{};  // for messages only: "bucket 3 of step 118"
+    std::string note{};      // for messages only: "bucket 3 of step 118"
+    std::int64_t bytes = 0;  // that this rank gives, for profiles
 
     std::string text() const;  // "all_reduce of float32 (3, 4), sum"
 };
@@ -35,6 +36,7 @@ class Work {
  private:
     friend class Channel;
     void finish();
+    const Channel* channel_ = nullptr;
     std::mutex mutex_;
     std::condition_variable changed_;
     bool is_done_ = false;
@@ -55,6 +57,8 @@ class Channel {
     std::shared_ptr<Work> post(Engine& engine, Call call, std::function<void()> run, bool compares = true);
     /// Of the thread: makes an engine that lives as long as this.
     Engine& add(std::unique_ptr<Engine> engine);
+    /// Of the thread, in a call that is not compared: what it waited for has come, so many bytes.
+    void came(std::int64_t bytes);
     /// All calls from here on throw CommError, on all ranks.
     void abort(const std::string& reason);
 
@@ -73,6 +77,7 @@ class Channel {
     void watch();
     void do_job(Job& job);
     void compare(const Job& job);
+    void report(const Job& job, std::uint64_t profile, std::int64_t begin) noexcept;
     void end(const std::string& reason);
     static void introduce(Engine& engine);
 
@@ -80,6 +85,7 @@ class Channel {
     std::vector<std::unique_ptr<Engine>> engines_;  // of the thread
     Engine* first_ = nullptr;                       // of them; for the watchdog
     std::string ended_;                             // of the thread: why there are no more calls
+    std::int64_t came_at_ = 0, came_bytes_ = 0;     // of the thread, for profiles: what its call has waited for
     const int unwinding_ = std::uncaught_exceptions();
 
     std::mutex mutex_;  // of what follows

@@ -9,6 +9,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/generator.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/process_rank.h"
 #include "tapir/core/thread_words_impl.h"
 #include "tapir/nn/parallel/access_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
@@ -103,6 +104,7 @@ Engine* Access::engine(const Group& group) noexcept { return group.state_ ? grou
 
 std::shared_ptr<Work> Access::begin_sum(const Group& group, const Tensor& x, Call call) {
     Engine* const engine = group.state_->engine;
+    call.bytes = bytes_of(x);
     return group.state_->channel->post(*engine, std::move(call), [engine, x] { engine->all_reduce(data_of(x), x.numel(), x.dtype(), Reduce::sum); });
 }
 
@@ -124,7 +126,7 @@ static void check_rank(const char* op, const Group& group, int rank, bool may_be
 // x becomes the result; it is contiguous and in the host's memory.
 static void all_reduce_host(const Group& group, const Tensor& x, Reduce reduce, const Loc& loc) {
     Engine* const engine = Access::engine(group);
-    call_and_wait(group, {"all_reduce", fmt::format("{}, {}", text_of(x), name_of(reduce)), loc},
+    call_and_wait(group, {"all_reduce", fmt::format("{}, {}", text_of(x), name_of(reduce)), loc, {}, bytes_of(x)},
                   [&] { engine->all_reduce(data_of(x), x.numel(), x.dtype(), summed(reduce)); });
 }
 
@@ -187,7 +189,8 @@ void Group::all_reduce_(const Tensor& x, Reduce reduce, Loc loc) const {
 
 static void broadcast_host(const Group& group, const Tensor& x, int root, const Loc& loc) {
     Engine* const engine = Access::engine(group);
-    call_and_wait(group, {"broadcast", fmt::format("{}, from {}", text_of(x), root), loc}, [&] { engine->broadcast(data_of(x), bytes_of(x), root); });
+    call_and_wait(group, {"broadcast", fmt::format("{}, from {}", text_of(x), root), loc, {}, bytes_of(x)},
+                  [&] { engine->broadcast(data_of(x), bytes_of(x), root); });
 }
 
 Tensor Group::broadcast(In x, int root, Loc loc) const {
@@ -247,7 +250,7 @@ static Tensor gathered(const Group& group, const Tensor& x, std::vector<std::int
     rest.raw(0) = 0;
     Tensor all;
     sizes.assign(ranks, 0);
-    call_and_wait(group, {"all_gather", fmt::format("{} {} (but for 0)", name(x.dtype()), rest), loc}, [&] {
+    call_and_wait(group, {"all_gather", fmt::format("{} {} (but for 0)", name(x.dtype()), rest), loc, {}, bytes_of(x)}, [&] {
         engine->all_gather(&own, sizes.data(), std::vector<std::int64_t>(ranks, sizeof(own)));
         std::vector<std::int64_t> bytes;
         Shape shape = rest;
@@ -318,7 +321,7 @@ Tensor Group::reduce_scatter(In x, Reduce reduce, int dim, Loc loc) const {
             shape.raw(0) /= group.size();
             const Tensor part = detail::make_empty(shape, t.dtype(), cpu, line);
             Engine* const engine = Access::engine(group);
-            call_and_wait(group, {"reduce_scatter", fmt::format("{}, {}", text_of(host), name_of(reduce)), line},
+            call_and_wait(group, {"reduce_scatter", fmt::format("{}, {}", text_of(host), name_of(reduce)), line, {}, bytes_of(host)},
                           [&] { engine->reduce_scatter(data_of(host), data_of(part), part.numel(), t.dtype(), summed(reduce)); });
             return part.to(t.device());
         });
@@ -347,7 +350,7 @@ Tensor Group::all_to_all(In x, int dim, Loc loc) const {
             const Tensor host = host_copy(front);
             const Tensor out = detail::make_empty(host.shape(), t.dtype(), cpu, line);
             Engine* const engine = Access::engine(group);
-            call_and_wait(group, {"all_to_all", text_of(host), line},
+            call_and_wait(group, {"all_to_all", text_of(host), line, {}, bytes_of(host)},
                           [&] { engine->all_to_all(data_of(host), data_of(out), bytes_of(host) / group.size()); });
             return out.to(t.device());
         });
@@ -359,13 +362,20 @@ Tensor Group::all_to_all(In x, int dim, Loc loc) const {
 static void send_message(const Group& group, const Tensor& x, int to, bool needs_gradient, const Loc& loc) {
     Engine* const engine = Access::engine(group);
     const std::vector<std::byte> bytes = message_of(x, needs_gradient);
-    call_and_wait(group, {"send", fmt::format("{} to rank {}", text_of(x), to), loc}, [&] { engine->send(bytes, to); }, false);
+    call_and_wait(group, {"send", fmt::format("{} to rank {}", text_of(x), to), loc, {}, bytes_of(x)}, [&] { engine->send(bytes, to); }, false);
 }
 
 static Tensor received(const Group& group, int from, Device device, bool* needs_gradient, const Loc& loc) {
     Engine* const engine = Access::engine(group);
+    Channel* const channel = Access::channel(group);
     std::vector<std::byte> bytes;
-    call_and_wait(group, {"recv", fmt::format("a tensor from rank {}", from), loc}, [&] { bytes = engine->receive(from); }, false);
+    call_and_wait(
+        group, {"recv", fmt::format("a tensor from rank {}", from), loc},
+        [&] {
+            bytes = engine->receive(from);
+            channel->came(static_cast<std::int64_t>(bytes.size() - sizeof(MessageHead)));
+        },
+        false);
     MessageHead head;
     std::memcpy(&head, bytes.data(), sizeof(head));
     *needs_gradient = head.needs_gradient;
@@ -448,6 +458,7 @@ static Group init_with(int* argc, char*** argv, const InitOptions& options, cons
     if (launcher() == Launcher::none) return {};
     const auto make = [&] { return launcher() == Launcher::mpi ? mpi_engine(argc, argv) : gloo_engine(options.timeout); };
     const std::shared_ptr<Channel> channel = Channel::open(make, options.timeout, loc);
+    detail::set_process_rank(channel->world().rank());
     return Access::group(channel, channel->world());
 }
 
@@ -470,6 +481,7 @@ void spawn(int ranks, const std::function<void(Group)>& rank_main, const InitOpt
         Generator own;  // as a process of its own has
         own.set_state(seed);
         Generator* const before = detail::exchange_generator(&own);
+        detail::set_thread_rank(rank);
         Group group;
         try {
             const auto make = [&] { return std::move(engines[static_cast<std::size_t>(rank)]); };

@@ -6,6 +6,7 @@
 
 #include "tapir/autograd/reducer_impl.h"
 #include "tapir/autograd/tape.h"
+#include "tapir/autograd/watch/profiler.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/nn/parallel/access_impl.h"
@@ -305,10 +306,13 @@ std::vector<GradientReducer::Reduced> Replicas::Reducer::finish() {
     words[2 * n] = counted_;
     words[2 * n + 1] = samples_;
     const std::shared_ptr<Work> last = begin_sum(told, "gradients, who has which");
-    for (const Bucket& bucket : buckets_) {
-        if (bucket.work) bucket.work->wait();  // first: their errors came first
+    {
+        const ProfileScope scope("Replicas: wait", loc_);
+        for (const Bucket& bucket : buckets_) {
+            if (bucket.work) bucket.work->wait();  // first: their errors came first
+        }
+        if (last) last->wait();
     }
-    if (last) last->wait();
     if (words[2 * n] != 0 && words[2 * n] != group_.size())
         fail<ValueError>(loc_, "backward: {} of {} ranks call Replicas::backward() with a number of samples, the others without", words[2 * n],
                          group_.size());

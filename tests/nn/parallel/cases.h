@@ -25,14 +25,15 @@ struct Case {
 std::vector<Case> group_cases();
 std::vector<Case> parameter_server_cases();
 std::vector<Case> pipeline_cases();
+std::vector<Case> profile_cases();
 std::vector<Case> replicas_cases();
 std::vector<Case> sharded_cases();
 std::vector<Case> sync_batch_norm_cases();
 std::vector<Case> tensor_parallel_cases();
 inline std::vector<Case> all_cases() {
     std::vector<Case> all;
-    for (const auto& cases :
-         {group_cases, parameter_server_cases, pipeline_cases, replicas_cases, sharded_cases, sync_batch_norm_cases, tensor_parallel_cases}) {
+    for (const auto& cases : {group_cases, parameter_server_cases, pipeline_cases, profile_cases, replicas_cases, sharded_cases,
+                              sync_batch_norm_cases, tensor_parallel_cases}) {
         for (const Case& one : cases()) all.push_back(one);
     }
     return all;

@@ -9,6 +9,7 @@ int main(int argc, char** argv) {
     using namespace cases;
     try {
         const Group world = parallel::init(argc, argv, {.timeout = 60});
+        require(process_rank() == world.rank(), "the process knows its rank");
         for (const Case& one : all_cases()) {
             if (world.size() < one.least_ranks || (argc > 1 && std::strcmp(argv[1], one.name) != 0)) continue;
             one.run(world);

@@ -130,6 +130,14 @@ TEST_CASE("Replicas whose ranks do not do alike end on all ranks") {
     CHECK(texts[0].find("no loss today") != std::string::npos);
 }
 
+TEST_CASE("ranks that are threads know which they are") {
+    CHECK(process_rank() == 0);
+    int ranks[3] = {-1, -1, -1};
+    parallel::spawn(3, [&](const Group& world) { ranks[world.rank()] = process_rank(); });
+    for (int i = 0; i < 3; ++i) CHECK(ranks[i] == i);
+    CHECK(process_rank() == 0);
+}
+
 TEST_CASE("spawn refuses what it cannot run") {
     FAILS(ValueError, "parallel::init: timeout must be positive, got 0", parallel::init({.timeout = 0}));
     CHECK(parallel::init().size() == 1);  // no launcher has started the tests
