@@ -13,6 +13,7 @@ namespace {
 
 constexpr int kExitCode = 75;  // EX_TEMPFAIL: start again from the last checkpoint
 constexpr double kAbortSeconds = 5;
+constexpr std::chrono::seconds kLinger{2};  // other ranks' watchdogs speak within it: mpirun ends all when the first has gone
 constexpr std::size_t kHostBytes = 64;
 
 std::uint64_t fingerprint_of(const std::string& text) {  // FNV-1a
@@ -30,7 +31,8 @@ void name_thread([[maybe_unused]] int rank) noexcept {
 #endif
 }
 
-std::string with_line(const Call& call) { return call.text() + " at " + detail::file_and_line(call.loc); }
+std::string note_of(const Call& call) { return call.note.empty() ? "" : " (" + call.note + ")"; }
+std::string with_line(const Call& call) { return call.text() + " at " + detail::file_and_line(call.loc) + note_of(call); }
 
 }  // namespace
 
@@ -234,10 +236,11 @@ void Channel::watch() {
         lock.lock();
         if (!current_ || Clock::now() - began_ < std::chrono::duration<double>(timeout_)) continue;  // it has gone on meanwhile
         const std::string text = fmt::format("{}: {}{} waits {} s for {}: rank {} ends the program\n", detail::file_and_line(call.loc), call.text(),
-                                             call.note.empty() ? "" : " (" + call.note + ")", timeout_, ranks, engine.rank());
+                                             note_of(call), timeout_, ranks, engine.rank());
         std::fputs(text.c_str(), stderr);
         std::fflush(stderr);
-        ::_exit(kExitCode);
+        for (const auto end = Clock::now() + kLinger; Clock::now() < end; std::this_thread::sleep_for(10ms)) first_->answer();
+        ::_exit(kExitCode);  // the lock is still held: no call returns meanwhile, and the program cannot end in another way
     }
 }
 

@@ -21,7 +21,7 @@ struct Call {
     const char* op;
     std::string of;  // what ranks compare beside the op: "float32 (3, 4), sum"
     Loc loc;
-    std::string note{};      // for messages only: "bucket 3 of step 118"
+    std::string note{};      // for messages only: "bucket 3 of 5, step 118"
     std::int64_t bytes = 0;  // that this rank gives, for profiles
 
     std::string text() const;  // "all_reduce of float32 (3, 4), sum"

@@ -488,8 +488,9 @@ void spawn(int ranks, const std::function<void(Group)>& rank_main, const InitOpt
             const std::shared_ptr<Channel> channel = Channel::open(make, options.timeout, line);
             group = Access::group(channel, channel->world());
             rank_main(group);
-        } catch (const CommError&) {
+        } catch (const CommError& e) {
             note(false);
+            group.abort(e.what());  // where the ranks' calls differ, the group would go on
         } catch (const std::exception& e) {
             note(true);
             group.abort(e.what());

@@ -84,7 +84,7 @@ class Replicas::Reducer final : public GradientReducer {
     void check_counts(const Loc& loc);
     void fill(std::uint32_t place, const Tensor& grad);
     void post_full();
-    std::shared_ptr<Work> begin_sum(const Tensor& x, const std::string& what) const;
+    std::shared_ptr<Work> begin_sum(const Tensor& x, const std::string& what, const std::string& bucket = "") const;
     void take_rows(Place& place, GradientSlot& slot, const Tensor& used_rows);
 
     const Group group_;
@@ -223,7 +223,7 @@ void Replicas::Reducer::fill(std::uint32_t index, const Tensor& grad) {
 void Replicas::Reducer::post_full() {
     for (; posted_ < buckets_.size() && buckets_[posted_].filled == buckets_[posted_].places.size(); ++posted_) {
         Bucket& bucket = buckets_[posted_];
-        bucket.work = begin_sum(bucket.numbers, fmt::format("gradients, bucket {} of {}", posted_, buckets_.size()));
+        bucket.work = begin_sum(bucket.numbers, "gradients", fmt::format("bucket {} of {}, ", posted_, buckets_.size()));
     }
 }
 
@@ -276,10 +276,10 @@ void Replicas::Reducer::ready(std::uint32_t index, GradientSlot& slot, const Ten
 }
 
 // x becomes the sum of all ranks'. Returns null where there are no others.
-std::shared_ptr<Work> Replicas::Reducer::begin_sum(const Tensor& x, const std::string& what) const {
+std::shared_ptr<Work> Replicas::Reducer::begin_sum(const Tensor& x, const std::string& what, const std::string& bucket) const {
     if (group_.size() == 1) return nullptr;
-    return Access::begin_sum(group_, x,
-                             {"all_reduce", fmt::format("{}, {} {}", what, name(x.dtype()), x.shape()), loc_, fmt::format("step {}", step_)});
+    return Access::begin_sum(
+        group_, x, {"all_reduce", fmt::format("{}, {} {}", what, name(x.dtype()), x.shape()), loc_, fmt::format("{}step {}", bucket, step_)});
 }
 
 std::vector<GradientReducer::Reduced> Replicas::Reducer::finish() {

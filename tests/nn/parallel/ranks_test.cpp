@@ -138,6 +138,35 @@ TEST_CASE("ranks that are threads know which they are") {
     CHECK(process_rank() == 0);
 }
 
+TEST_CASE("Replicas tell the bucket and the step in which the ranks differ") {
+    std::string texts[2];
+    const auto run = [&](const Group& world) {
+        const Tensor w = ones({3}).requires_grad_(), v = ones({2}).requires_grad_();
+        const parallel::Replicas replicas({w, v}, world, {.bucket = 8});
+        for (int step = 0;; ++step) {
+            Tape tape;
+            if (step == 2 && world.rank() == 1) world.barrier();
+            tape.backward(sum(w) + sum(v));
+        }
+    };
+    CHECK_THROWS_AS(parallel::spawn(2,
+                                    [&](const Group& world) {
+                                        try {
+                                            run(world);
+                                        } catch (const CommError& e) {
+                                            texts[world.rank()] = e.what();
+                                            throw;
+                                        }
+                                    }),
+                    CommError);
+    for (const std::string& text : texts) {
+        INFO(text);
+        CHECK(text.find("all_reduce of gradients, float32 (2,) at ranks_test.cpp:") != std::string::npos);
+        CHECK(text.find(" (bucket 0 of 2, step 2)") != std::string::npos);
+        CHECK(text.find("barrier at ranks_test.cpp:") != std::string::npos);
+    }
+}
+
 TEST_CASE("spawn refuses what it cannot run") {
     FAILS(ValueError, "parallel::init: timeout must be positive, got 0", parallel::init({.timeout = 0}));
     CHECK(parallel::init().size() == 1);  // no launcher has started the tests

@@ -1,0 +1,67 @@
+// failures CASE: what a job does when something in it fails. watchdog.sh and partition.sh run it, and read what each rank says.
+#include <tapir/tapir.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "tapir/nn/parallel/parallel.h"
+
+namespace {
+
+using namespace tapir;
+using parallel::Group;
+
+// Trains. All ranks call stop(step) in each step, on the way to the loss.
+template <class Stop>
+void train(const Group& world, int steps, const Stop& stop) {
+    nn::Sequential model(nn::Linear(6, 50), nn::Tanh(), nn::Linear(50, 2));
+    const parallel::Replicas replicas(model, world, {.bucket = 400});  // each parameter has a bucket of its own
+    optim::Adam adam(model.parameters());
+    for (int step = 0; step < steps; ++step) {
+        Generator data(static_cast<std::uint64_t>(1000 * step + world.rank()));
+        Tape tape;
+        const Tensor y = model(randn({4, 6}, data));
+        stop(step);
+        tape.backward(square(y - 1).mean());
+        adam.step();
+        adam.zero_grad();
+    }
+}
+
+void run(const Group& world, const std::string& what, bool is_busy) {
+    const auto never_come = [&] {
+        if (world.rank() != 1) return;
+        if (!is_busy) std::raise(SIGSTOP);
+        while (is_busy) pause();
+    };
+    world.barrier();
+    if (what == "sum") {
+        never_come();
+        world.all_reduce(ones({3}));
+    } else if (what == "message") {
+        never_come();
+        world.rank() == 1 ? world.barrier() : void(world.recv(1));
+    } else if (what == "gradients") {
+        train(world, 6, [&](int step) {
+            if (step == 4) never_come();
+        });
+    }
+}
+
+}  // namespace
+
+// failures sum|message|gradients stopped|busy: rank 1 does not come to a call of the others.
+int main(int argc, char** argv) {
+    int rank = 0;
+    try {
+        const Group world = parallel::init(argc, argv, {.timeout = 3});
+        rank = world.rank();
+        run(world, argv[1], std::strcmp(argv[2], "busy") == 0);
+        return 0;
+    } catch (const std::exception& e) {
+        std::fprintf(stderr, "rank %d: %s\n", rank, e.what());
+        return 1;
+    }
+}
