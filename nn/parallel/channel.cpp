@@ -55,7 +55,7 @@ void Work::finish() {
     changed_.notify_all();
 }
 
-std::shared_ptr<Channel> Channel::open(const Make& make, double timeout, const Loc& loc) {
+std::shared_ptr<Channel> Channel::open(const char* op, const Make& make, double timeout, const Loc& loc) {
     std::shared_ptr<Channel> channel(new Channel(timeout));
     Work made;
     std::exception_ptr error;
@@ -63,7 +63,7 @@ std::shared_ptr<Channel> Channel::open(const Make& make, double timeout, const L
         try {
             self->add(make());
         } catch (const EngineError& e) {
-            error = std::make_exception_ptr(CommError(fmt::format("parallel::init: {}", e.what()), loc));
+            error = std::make_exception_ptr(CommError(fmt::format("{}: {}", op, e.what()), loc));
         } catch (...) {
             error = std::current_exception();
         }

@@ -46,13 +46,14 @@ class Work {
 class Channel {
  public:
     using Make = std::function<std::unique_ptr<Engine>()>;
-    /// Makes the first engine on the thread. Throws what that throws.
-    static std::shared_ptr<Channel> open(const Make& make, double timeout, const Loc& loc);
+    /// Makes the first engine on the thread. Throws what that throws; CommError, which begins with op, for an EngineError.
+    static std::shared_ptr<Channel> open(const char* op, const Make& make, double timeout, const Loc& loc);
     ~Channel();
     Channel(const Channel&) = delete;
     Channel& operator=(const Channel&) = delete;
 
     Engine& world() noexcept { return *engines_.front(); }
+    double timeout() const noexcept { return timeout_; }
     /// Compares the call with those of the other ranks (not so messages between two ranks), and calls run() if they are alike.
     std::shared_ptr<Work> post(Engine& engine, Call call, std::function<void()> run, bool compares = true);
     /// Of the thread: makes an engine that lives as long as this.

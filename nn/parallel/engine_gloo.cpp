@@ -7,7 +7,8 @@
 
 #ifdef TAPIR_HAVE_GLOO
 #include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/store.h>
+#include <gloo/transport/address.h>
+#include <gloo/transport/context.h>
 #include <gloo/transport/tcp/device.h>
 #include <signal.h>
 
@@ -37,12 +38,15 @@ constexpr std::size_t kTextBytes = 512;
 constexpr std::int64_t kSmallBytes = 32 << 10;  // up to this, one exchange of more bytes is faster than two of fewer
 constexpr std::int64_t kPieceBytes = 32 << 20;  // of an all_reduce, which needs as much memory again
 constexpr milliseconds kVeryLong = std::chrono::hours(100);
-constexpr double kSplitSeconds = 30;  // for a connection: all ranks have come to the split, and Gloo does not tell that one has gone meanwhile
-constexpr std::uint64_t kEndFingerprint = 1;
+constexpr double kSplitSeconds = 30;  // for a connection: all ranks have come to the split
+constexpr double kAgainSeconds =
+    5;  // the same where the ranks that are left meet: who does not connect by then has gone, or comes to the next meeting
+constexpr std::uint64_t kEndFingerprint = 1, kBeginFingerprint = 2;
 
 // Slots, by which Gloo matches a send with a receive: the first byte is none of gloo/types.h.
 constexpr std::uint64_t kExchangeSlot = std::uint64_t{0x41} << 56, kMessageSlot = std::uint64_t{0x42} << 56;
 constexpr std::uint64_t kTextSlot = std::uint64_t{0x43} << 56, kBreakSlot = std::uint64_t{0x44} << 56;
+constexpr std::uint64_t kAnswerSlot = std::uint64_t{0x45} << 56;
 
 // Gloo and httplib write to connections that may have been closed. Gloo's thread inherits this.
 void block_sigpipe() {
@@ -71,8 +75,8 @@ struct Sent {
 // What the engines of a process share.
 class Shared {
  public:
-    Shared(std::unique_ptr<Rendezvous> at, std::shared_ptr<gloo::transport::Device> connects, double seconds, int rank)
-        : rendezvous(std::move(at)), device(std::move(connects)), timeout(seconds), world_rank(rank), ticker_([this] { tick(); }) {}
+    Shared(std::shared_ptr<Rendezvous> at, std::shared_ptr<gloo::transport::Device> connects, double seconds)
+        : rendezvous(std::move(at)), device(std::move(connects)), timeout(seconds), ticker_([this] { tick(); }) {}
     ~Shared() {
         {
             const std::lock_guard lock(mutex_);
@@ -86,10 +90,9 @@ class Shared {
     Shared(const Shared&) = delete;
     Shared& operator=(const Shared&) = delete;
 
-    const std::unique_ptr<Rendezvous> rendezvous;
+    const std::shared_ptr<Rendezvous> rendezvous;
     std::shared_ptr<gloo::transport::Device> device;
     const double timeout;
-    const int world_rank;
     std::string thrown;   // the last text of a connection that broke
     bool is_open = true;  // until abort() or finish()
 
@@ -122,19 +125,15 @@ class Shared {
         changed_.notify_all();
     }
 
-    // How many calls of each engine have begun, by its number, in text for the other ranks' watchdogs.
+    // How many calls of each engine have begun, by its number. Other ranks' watchdogs ask for it.
     void set_position(std::uint64_t number, std::int64_t position) {
         const std::lock_guard lock(mutex_);
         positions_[number] = position;
-        has_moved_ = true;
     }
-    std::string moved_positions() {
+    std::int64_t position(std::uint64_t number) const {
         const std::lock_guard lock(mutex_);
-        if (!has_moved_) return {};
-        has_moved_ = false;
-        std::string text;
-        for (const auto& [number, position] : positions_) text += std::to_string(number) + " " + std::to_string(position) + "\n";
-        return text;
+        const auto at = positions_.find(number);
+        return at == positions_.end() ? 0 : at->second;
     }
 
  private:
@@ -178,14 +177,13 @@ class Shared {
         mail_.clear();
     }
 
-    std::mutex mutex_;  // of what follows
+    mutable std::mutex mutex_;  // of what follows
     std::condition_variable changed_;
     Buffer* waited_ = nullptr;
     bool waited_sends_ = false, is_new_ = true, ends_ = false;
     std::deque<std::unique_ptr<Sent>> mail_;
     Sent* posted_ = nullptr;
     std::map<std::uint64_t, std::int64_t> positions_;
-    bool has_moved_ = false;
     std::thread ticker_, postman_;
 };
 
@@ -205,29 +203,84 @@ std::string wait_for(Rendezvous& rendezvous, const std::string& name, double sec
     }
 }
 
-// Gloo's view of the rendezvous. The names of different contexts differ in their prefix.
-class Store final : public gloo::rendezvous::Store {
+// Does what Gloo's connectFullMesh() does. That waits for a rank that has gone as for one that is late; this can be given up.
+class Mesh final : public gloo::rendezvous::Context {
  public:
-    Store(Shared& shared, std::string prefix, std::function<void()> look) : shared_(shared), prefix_(std::move(prefix)), look_(std::move(look)) {}
-    void set(const std::string& key, const std::vector<char>& data) override { shared_.rendezvous->set(prefix_ + key, {data.begin(), data.end()}); }
-    std::vector<char> get(const std::string& key) override {
-        const std::string text = wait_for(*shared_.rendezvous, prefix_ + key, shared_.timeout, "a rank has not connected", look_);
-        return {text.begin(), text.end()};
+    using gloo::rendezvous::Context::Context;
+
+    // look(): throws when a rank has gone; empty: that is not known. Names of different meshes differ in their prefix.
+    void connect(Rendezvous& rendezvous, const std::string& prefix, double seconds, const std::shared_ptr<gloo::transport::Device>& device,
+                 const std::function<void()>& look) {
+        transportContext_ = device->createContext(rank, size);
+        transportContext_->setTimeout(getTimeout());
+        device_ = device;
+        std::string addresses;
+        for (int i = 0; i < size; ++i) {
+            if (i == rank) continue;
+            const std::vector<char> bytes = transportContext_->createPair(i)->address().bytes();
+            addresses.append(bytes.begin(), bytes.end());
+        }
+        rendezvous.set(prefix + std::to_string(rank), addresses);
+        const Watcher watcher(*this, look);
+        for (int i = 0; i < size; ++i) {
+            if (i == rank) continue;
+            const std::string text =
+                wait_for(rendezvous, prefix + std::to_string(i), seconds, "a rank has not connected", [this] { connects_with(connects_); });
+            std::vector<char> all(text.begin(), text.end());
+            connects_with(i);
+            transportContext_->getPair(i)->connect(extractAddress(all, i));
+            connects_with(i);
+        }
     }
-    void wait(const std::vector<std::string>& keys) override {
-        for (const std::string& key : keys) get(key);
-    }
-    void wait(const std::vector<std::string>& keys, const milliseconds&) override { wait(keys); }
 
  private:
-    Shared& shared_;
-    std::string prefix_;
-    std::function<void()> look_;
+    // Ends the waiting in connect() when look() throws.
+    class Watcher {
+     public:
+        Watcher(Mesh& mesh, const std::function<void()>& look) {
+            if (look) thread_ = std::thread([this, &mesh, &look] { run(mesh, look); });
+        }
+        ~Watcher() {
+            stops_ = true;
+            if (thread_.joinable()) thread_.join();
+        }
+        Watcher(const Watcher&) = delete;
+        Watcher& operator=(const Watcher&) = delete;
+
+     private:
+        void run(Mesh& mesh, const std::function<void()>& look) {
+            for (; !stops_; std::this_thread::sleep_for(milliseconds(20))) {
+                try {
+                    look();
+                } catch (const EngineError&) {
+                    mesh.give_up();
+                    return;
+                }
+            }
+        }
+        std::atomic<bool> stops_{false};
+        std::thread thread_;
+    };
+
+    void connects_with(int i) {
+        const std::lock_guard lock(mutex_);
+        if (is_given_up_) throw std::runtime_error("a rank has gone");
+        connects_ = i;
+    }
+    void give_up() {
+        const std::lock_guard lock(mutex_);
+        is_given_up_ = true;
+        if (connects_ >= 0) transportContext_->getPair(connects_)->close();
+    }
+
+    std::mutex mutex_;  // of what follows
+    int connects_ = -1;
+    bool is_given_up_ = false;
 };
 
 // The connections of an engine.
 struct Link {
-    std::shared_ptr<gloo::rendezvous::Context> context;
+    std::shared_ptr<Mesh> context;
     // By rank. Gloo tells of a broken connection only those who wait for something of it: these receive for as long as there is the connection. The
     // texts come from ranks that fail.
     struct Peer {
@@ -238,17 +291,16 @@ struct Link {
     std::vector<Peer> peers;
     bool is_closed = false;
 
-    // An empty link is that of a rank alone.
+    // An empty link is that of a rank alone. look: as in Mesh.
     static std::shared_ptr<Link> make(Shared& shared, int rank, int size, const std::string& prefix, double seconds,
                                       const std::function<void()>& look) {
         auto link = std::make_shared<Link>();
         if (size == 1) return link;
-        link->context = std::make_shared<gloo::rendezvous::Context>(rank, size);
+        link->context = std::make_shared<Mesh>(rank, size);
         // Gloo waits five times as long for a connection.
         link->context->setTimeout(milliseconds(std::clamp<std::int64_t>(static_cast<std::int64_t>(seconds * 200), 1000, 3600'000)));
-        Store store(shared, prefix, look);
         try {
-            link->context->connectFullMesh(store, shared.device);
+            link->context->connect(*shared.rendezvous, prefix, seconds, shared.device, look);
             link->peers.resize(static_cast<std::size_t>(size));
             for (int i = 0; i < size; ++i) {
                 Peer& peer = link->peers[static_cast<std::size_t>(i)];
@@ -261,7 +313,7 @@ struct Link {
         } catch (const EngineError&) {
             throw;
         } catch (const std::exception& e) {
-            for (int turn = 0; turn < 20; ++turn) {  // the older connections may tell more, but a little later
+            for (int turn = 0; look && turn < 20; ++turn) {  // the older connections may tell more, but a little later
                 look();
                 std::this_thread::sleep_for(milliseconds(5));
             }
@@ -306,12 +358,116 @@ struct Piece {
 
 class GlooEngine;
 
+// Watchdogs ask each other: how many calls of this engine have you begun? A rank whose process is stopped, or whose link is cut, does not answer.
+class Answers {
+ public:
+    Answers(const Shared& shared, std::shared_ptr<Link> world) : shared_(shared), world_(std::move(world)) {
+        if (!world_->context) return;
+        for (int i = 0; i < world_->context->size; ++i) {
+            if (i != world_->context->rank) others_.push_back(i);
+        }
+        thread_ = std::thread([this] { answer(); });
+    }
+    ~Answers() { stop(); }
+    Answers(const Answers&) = delete;
+    Answers& operator=(const Answers&) = delete;
+
+    // Which of the ranks have not begun so many calls of the engine, or do not answer.
+    std::vector<int> behind(const std::vector<int>& ranks, std::uint64_t number, std::int64_t position, milliseconds patience) {
+        std::unique_lock lock(mutex_);
+        const Message question{++questions_, 0, number, 0};
+        answers_.clear();
+        for (const int rank : ranks) send(question, rank);
+        changed_.wait_for(lock, patience, [&] { return answers_.size() == ranks.size(); });
+        std::vector<int> found;
+        for (const int rank : ranks) {
+            if (const auto at = answers_.find(rank); at == answers_.end() || at->second < position) found.push_back(rank);
+        }
+        return found;
+    }
+    // Before the connections end.
+    void stop() {
+        if (!thread_.joinable()) return;
+        stops_ = true;
+        {
+            const std::lock_guard lock(mutex_);
+            if (received_) received_->abortWaitRecv();
+        }
+        thread_.join();
+    }
+
+ private:
+    struct Message {
+        std::uint64_t question, is_answer, number;
+        std::int64_t position;
+    };
+    void answer() {
+        Message message{};
+        try {
+            for (;;) {
+                std::unique_lock lock(mutex_);
+                received_ = world_->context->createUnboundBuffer(&message, sizeof(message));
+                received_->recv(others_, kAnswerSlot);
+                lock.unlock();
+                int from = 0;
+                if (stops_ || !received_->waitRecv(&from, kVeryLong)) break;
+                lock.lock();
+                if (message.is_answer == 0) {
+                    send({message.question, 1, message.number, shared_.position(message.number)}, from);
+                } else if (message.question == questions_) {
+                    answers_[from] = message.position;
+                    changed_.notify_all();
+                }
+            }
+        } catch (const std::exception&) {  // a connection broke; the channel's thread finds that, too
+        }
+        const std::lock_guard lock(mutex_);
+        received_ = nullptr;
+    }
+    // Of a message that cannot be sent nobody is told: it is kept as long as this.
+    void send(const Message& message, int to) {
+        try {
+            sent_.emplace_back(message, nullptr);
+            sent_.back().second = world_->context->createUnboundBuffer(&sent_.back().first, sizeof(message));
+            sent_.back().second->send(to, kAnswerSlot);
+        } catch (const std::exception&) {}
+    }
+
+    const Shared& shared_;
+    const std::shared_ptr<Link> world_;
+    std::vector<int> others_;
+    std::mutex mutex_;  // of what follows
+    std::condition_variable changed_;
+    std::unique_ptr<Buffer> received_;
+    std::uint64_t questions_ = 0;
+    std::map<int, std::int64_t> answers_;  // to the last question
+    std::list<std::pair<Message, std::unique_ptr<Buffer>>> sent_;
+    std::atomic<bool> stops_{false};
+    std::thread thread_;
+};
+
+// What a process is in the group of all, or of those who are left.
 struct Process {
-    Process(std::unique_ptr<Rendezvous> at, std::shared_ptr<gloo::transport::Device> device, double timeout, int rank)
-        : shared(std::move(at), std::move(device), timeout, rank) {}
+    Process(std::shared_ptr<Rendezvous> at, std::shared_ptr<gloo::transport::Device> device, double timeout, std::vector<int> first)
+        : shared(std::move(at), std::move(device), timeout), first_ranks(std::move(first)) {}
+    ~Process() {
+        if (answers) answers->stop();
+    }
+    Process(const Process&) = delete;
+    Process& operator=(const Process&) = delete;
+
+    void close() {
+        shared.is_open = false;
+        if (answers) answers->stop();
+        for (const auto& link : links) link->close();
+    }
+
     Shared shared;
+    const std::vector<int> first_ranks;        // by rank: which it was when the program began
+    int generation = 0;                        // how often the ranks that were left have met
     std::list<GlooEngine*> engines;            // of the channel's thread
     std::vector<std::shared_ptr<Link>> links;  // of engines that have gone, too: another rank may still be reading
+    std::unique_ptr<Answers> answers;
 };
 
 class GlooEngine final : public Engine {
@@ -322,6 +478,7 @@ class GlooEngine final : public Engine {
           sent_(world_ranks_.size()), received_(world_ranks_.size()) {
         process_->engines.push_back(this);
         process_->links.push_back(link_);
+        if (!process_->answers) process_->answers = std::make_unique<Answers>(shared_, link_);
     }
     ~GlooEngine() override { process_->engines.remove(this); }
     GlooEngine(const GlooEngine&) = delete;
@@ -486,10 +643,12 @@ class GlooEngine final : public Engine {
 
     void abort(const std::string& reason, double seconds) override;
     void finish() override;
-    void answer() override;
     std::optional<std::vector<int>> missing() override;
+    const char* why_no_survivors() const noexcept override { return nullptr; }
+    std::unique_ptr<Engine> survivors(const SurvivorsOptions& options) override;
 
  private:
+    std::unique_ptr<Engine> engine_of(const std::vector<int>& ranks, int own, int generation);
     int peer(int i) const { return (rank_ + i + size_) % size_; }
     std::unique_ptr<Buffer> buffer_of(const void* data, std::int64_t bytes) const {
         return link_->context->createUnboundBuffer(const_cast<void*>(data), static_cast<std::size_t>(bytes));
@@ -596,7 +755,6 @@ class GlooEngine final : public Engine {
     std::vector<std::byte> room_;
     std::atomic<std::int64_t> position_{0};
     std::atomic<int> waits_for_{-1};
-    Clock::time_point published_{};
 };
 
 void GlooEngine::abort(const std::string& reason, double seconds) {
@@ -625,7 +783,7 @@ void GlooEngine::abort(const std::string& reason, double seconds) {
     }
     // The others' threads of Gloo take the texts. If something of theirs was still unread when a connection ends, the system would drop the texts.
     if (!sending.empty()) std::this_thread::sleep_for(milliseconds(100));
-    for (const auto& link : process_->links) link->close();
+    process_->close();
 }
 
 void GlooEngine::finish() {
@@ -633,50 +791,124 @@ void GlooEngine::finish() {
     // What others still call throws in them, with this text. When all have come here, nobody needs the connections any more.
     try {
         while (!agree(kEndFingerprint, "has come to its end").all_alike) {}
-        shared_.is_open = false;
-        if (shared_.rendezvous) shared_.rendezvous->finish();
-    } catch (const EngineError&) {
-        shared_.is_open = false;
-    }
-    for (const auto& link : process_->links) link->close();
-}
-
-// Tells the other watchdogs how many calls have begun, often enough for them to know it when their time is over.
-void GlooEngine::answer() {
-    const auto now = Clock::now();
-    if (size_ == 1 || now - published_ < std::chrono::duration<double>(std::clamp(shared_.timeout / 8, 0.1, 30.0))) return;
-    published_ = now;
-    block_sigpipe();
-    const std::string text = shared_.moved_positions();
-    if (text.empty()) return;
-    try {
-        shared_.rendezvous->set("position/" + std::to_string(shared_.world_rank), text);
-    } catch (const EngineError&) {  // rank 0 has gone; the channel's thread finds it, too
-    }
+        // After a regroup the texts stay: a rank that comes late must find that the others have gone on.
+        if (shared_.rendezvous && process_->generation == 0) shared_.rendezvous->finish();
+    } catch (const EngineError&) {}
+    process_->close();
 }
 
 std::optional<std::vector<int>> GlooEngine::missing() {
     block_sigpipe();
     if (const int from = waits_for_; from >= 0) return std::vector<int>{from};
-    std::vector<int> ranks;
-    const auto deadline = Clock::now() + milliseconds(1500);
-    if (!shared_.rendezvous->get("size")) {  // rank 0, which has served it, does not answer
-        for (int i = 0; i < size_; ++i) {
-            if (world_ranks_[static_cast<std::size_t>(i)] == 0 && i != rank_) ranks.push_back(i);
-        }
-        return ranks;
+    std::vector<int> others, ranks;
+    for (int i = 0; i < size_; ++i) {
+        if (i != rank_) others.push_back(world_ranks_[static_cast<std::size_t>(i)]);
     }
-    for (int i = 0; i < size_ && Clock::now() < deadline; ++i) {
-        if (i == rank_) continue;
-        const std::optional<std::string> text = shared_.rendezvous->get("position/" + std::to_string(world_ranks_[static_cast<std::size_t>(i)]));
-        std::istringstream lines(text.value_or(""));
-        std::int64_t there = 0;
-        for (auto [number, position] = std::pair<std::uint64_t, std::int64_t>(); lines >> number >> position;) {
-            if (number == number_) there = position;
-        }
-        if (there < position_) ranks.push_back(i);
-    }
+    for (const int world_rank : process_->answers->behind(others, number_, position_, milliseconds(2000)))
+        ranks.push_back(static_cast<int>(std::find(world_ranks_.begin(), world_ranks_.end(), world_rank) - world_ranks_.begin()));
     return ranks;
+}
+
+// Where the ranks that are left meet, as Note [Survivors] says.
+class Meeting {
+ public:
+    Meeting(Rendezvous& rendezvous, int generation, const SurvivorsOptions& options)
+        : rendezvous_(rendezvous), prefix_("meeting" + std::to_string(generation) + "/"), options_(options) {}
+
+    // Returns those who go on. All ranks that come get the same answer. `ranks` and `own`: as they were when the program began.
+    std::vector<int> decide(const std::vector<int>& ranks, int own) {
+        rendezvous_.set(prefix_ + "here/" + std::to_string(own), "yes");
+        const auto deadline = Clock::now() + std::chrono::duration<double>(options_.wait);
+        std::vector<int> here;
+        for (;; std::this_thread::sleep_for(milliseconds(50))) {
+            if (const std::optional<std::string> decision = rendezvous_.get(prefix_ + "decision")) return read(*decision, ranks.size(), own);
+            for (const int rank : ranks) {
+                const bool is_known = std::find(here.begin(), here.end(), rank) != here.end();
+                if (!is_known && rendezvous_.get(prefix_ + "here/" + std::to_string(rank))) here.push_back(rank);
+            }
+            if (here.size() == ranks.size() || Clock::now() > deadline) propose(here, ranks.size());
+        }
+    }
+
+ private:
+    void propose(std::vector<int> here, std::size_t ranks) {
+        std::sort(here.begin(), here.end());
+        const std::size_t needed = options_.least > 0 ? static_cast<std::size_t>(options_.least) : ranks / 2 + 1;
+        std::string text = here.size() >= needed ? "go on" : "end";
+        for (const int rank : here) text += " " + std::to_string(rank);
+        rendezvous_.set_first(prefix_ + "decision", text);
+    }
+    std::vector<int> read(const std::string& decision, std::size_t ranks, int own) const {
+        const bool goes_on = decision.starts_with("go on");
+        std::istringstream numbers(decision.substr(goes_on ? 5 : 3));
+        std::vector<int> here;
+        for (int rank = 0; numbers >> rank;) here.push_back(rank);
+        if (!goes_on) {
+            std::ostringstream out;
+            out << here.size() << " of " << ranks << " ranks came within " << options_.wait << " s, and ";
+            if (options_.least > 0) {
+                out << "SurvivorsOptions::least is " << options_.least;
+            } else {
+                out << "more than half must be there (SurvivorsOptions::least)";
+            }
+            throw EngineError(out.str());
+        }
+        if (std::find(here.begin(), here.end(), own) == here.end())
+            throw EngineError("the others have gone on without this rank, which came too late (SurvivorsOptions::wait)");
+        return here;
+    }
+
+    Rendezvous& rendezvous_;
+    const std::string prefix_;
+    const SurvivorsOptions options_;
+};
+
+// Note [Survivors]
+// The ranks that are left meet by the rendezvous. Each writes there that it has come. When all of the last group are there, or the time is over, whoever
+// finds it so proposes those who have come as the new group, or an end if they are too few. The first proposal is the decision of all, because the
+// rendezvous keeps the first text of a name. So no two groups can come of one meeting; a rank that comes later reads that the others have gone on.
+//
+// Then they connect. If one fails meanwhile, those who notice come to the next meeting, which is one of the group that was decided. Those who do not
+// notice at once do so in their first call, and come to the same meeting by another survivors().
+std::unique_ptr<Engine> GlooEngine::survivors(const SurvivorsOptions& options) {
+    block_sigpipe();
+    std::vector<int> ranks = process_->first_ranks;
+    const int own = ranks[static_cast<std::size_t>(rank_)];
+    const int meetings = size_;  // at most; more are not needed unless ranks cannot connect that have not failed
+    for (int generation = process_->generation + 1;; ++generation) {
+        try {
+            ranks = Meeting(*shared_.rendezvous, generation, options).decide(ranks, own);
+        } catch (const EngineError&) {
+            const bool needs_rank_0 = ranks.front() == 0 && !shared_.rendezvous->get("size");
+            if (!needs_rank_0) throw;
+            throw EngineError("rank 0, by which the others find each other, has gone: " + shared_.rendezvous->place() +
+                              "; with TAPIR_RENDEZVOUS, a folder, they can go on without it");
+        }
+        try {
+            return engine_of(ranks, own, generation);
+        } catch (const EngineError&) {
+            if (generation - process_->generation == meetings) throw;
+        }
+    }
+}
+
+// Connects with the ranks that are left.
+std::unique_ptr<Engine> GlooEngine::engine_of(const std::vector<int>& ranks, int own, int generation) {
+    const std::string prefix = "again" + std::to_string(generation) + "/";
+    const auto rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), own) - ranks.begin());
+    std::vector<int> world_ranks;
+    for (int i = 0; i < static_cast<int>(ranks.size()); ++i) world_ranks.push_back(i);
+    auto process = std::make_shared<Process>(shared_.rendezvous, shared_.device, shared_.timeout, ranks);
+    process->generation = generation;
+    const std::shared_ptr<Link> link = Link::make(process->shared, rank, static_cast<int>(ranks.size()), prefix, kAgainSeconds, {});
+    auto engine = std::make_unique<GlooEngine>(process, link, prefix, rank, std::move(world_ranks));
+    try {
+        engine->agree(kBeginFingerprint, "has connected");  // so have all, or one's connections break
+    } catch (...) {
+        process->close();
+        throw;
+    }
+    return engine;
 }
 
 int number_of(const char* name, int least, int most, const std::string& what) {
@@ -719,7 +951,7 @@ std::unique_ptr<Engine> gloo_engine(double timeout) {
     std::vector<int> world_ranks;
     for (int i = 0; i < size; ++i) world_ranks.push_back(i);
     if (size == 1) {
-        auto process = std::make_shared<Process>(nullptr, nullptr, timeout, rank);
+        auto process = std::make_shared<Process>(nullptr, nullptr, timeout, world_ranks);
         return std::make_unique<GlooEngine>(std::move(process), std::make_shared<Link>(), "world/", rank, std::move(world_ranks));
     }
 
@@ -744,8 +976,8 @@ std::unique_ptr<Engine> gloo_engine(double timeout) {
     for (int i = 0; i < size; ++i)
         wait_for(*rendezvous, "joined/" + std::to_string(i), timeout, "rank " + std::to_string(i) + " has not come", nothing);
 
-    auto process = std::make_shared<Process>(std::move(rendezvous), std::move(device), timeout, rank);
-    const std::shared_ptr<Link> link = Link::make(process->shared, rank, size, "world/", timeout, nothing);
+    auto process = std::make_shared<Process>(std::move(rendezvous), std::move(device), timeout, world_ranks);
+    const std::shared_ptr<Link> link = Link::make(process->shared, rank, size, "world/", timeout, {});
     return std::make_unique<GlooEngine>(std::move(process), link, "world/", rank, std::move(world_ranks));
 }
 

@@ -16,6 +16,8 @@
 
 namespace tapir::parallel {
 
+struct SurvivorsOptions;
+
 /// What the ranks found when they compared their calls.
 struct Agreement {
     bool all_alike = true, any_failed = false;
@@ -86,6 +88,10 @@ class Engine {
     /// Finds out, within three seconds, which ranks have not come to the call that this rank waits in; nothing: that cannot be known. From the watchdog's
     /// thread.
     virtual std::optional<std::vector<int>> missing() { return {}; }
+    /// Why the ranks that are left cannot go on when one has gone; null: they can.
+    virtual const char* why_no_survivors() const noexcept = 0;
+    /// Of the first engine, after abort(), from the thread of another channel: makes an engine of the ranks that are left.
+    virtual std::unique_ptr<Engine> survivors(const SurvivorsOptions&) { throw EngineError(why_no_survivors()); }
 };
 
 /// While it lives, an engine waits for one rank.

@@ -290,6 +290,9 @@ class MpiEngine final : public Engine {
     void finish() override;
     void answer() override;
     std::optional<std::vector<int>> missing() override;
+    const char* why_no_survivors() const noexcept override {
+        return "MPI ends all ranks when one has gone: start the program again from its last checkpoint, or start it with Gloo";
+    }
 
  private:
     static std::int64_t item(DType dtype) { return static_cast<std::int64_t>(itemsize(dtype)); }

@@ -229,6 +229,9 @@ class ThreadEngine final : public Engine {
         }
         return ranks;
     }
+    const char* why_no_survivors() const noexcept override {
+        return "ranks that are threads end together: spawn() throws what the first of them threw";
+    }
 
  private:
     template <class T>

@@ -437,6 +437,22 @@ Group Group::split(int color, int key, Loc loc) const {
     return Access::group(state.channel, *made);
 }
 
+Group Group::survivors(const SurvivorsOptions& options, Loc loc) const {
+    const Loc line = detail::caller(loc);
+    if (!(options.wait >= 0)) fail<ValueError>(line, "survivors: wait must not be negative, got {}", options.wait);
+    if (options.least < 0) fail<ValueError>(line, "survivors: least must not be negative, got {}", options.least);
+    if (!state_) return *this;
+    Engine* const engine = state_->engine;
+    if (engine != &state_->channel->world())
+        fail<ValueError>(line, "survivors: this group is a part that split() has made; call it of the group of all, and split that again");
+    if (engine->size() == 1) return *this;
+    if (const char* const why = engine->why_no_survivors()) fail<CommError>(line, "survivors: {}", why);
+    state_->channel->abort("it calls survivors()");  // where it has not ended yet
+    const auto make = [&] { return engine->survivors(options); };
+    const std::shared_ptr<Channel> channel = Channel::open("survivors", make, state_->channel->timeout(), line);
+    return Access::group(channel, channel->world());
+}
+
 void Group::abort(const std::string& reason) const {
     if (state_) state_->channel->abort(reason);
 }
@@ -457,7 +473,7 @@ static Group init_with(int* argc, char*** argv, const InitOptions& options, cons
     was_called = true;
     if (launcher() == Launcher::none) return {};
     const auto make = [&] { return launcher() == Launcher::mpi ? mpi_engine(argc, argv) : gloo_engine(options.timeout); };
-    const std::shared_ptr<Channel> channel = Channel::open(make, options.timeout, loc);
+    const std::shared_ptr<Channel> channel = Channel::open("parallel::init", make, options.timeout, loc);
     detail::set_process_rank(channel->world().rank());
     return Access::group(channel, channel->world());
 }
@@ -485,7 +501,7 @@ void spawn(int ranks, const std::function<void(Group)>& rank_main, const InitOpt
         Group group;
         try {
             const auto make = [&] { return std::move(engines[static_cast<std::size_t>(rank)]); };
-            const std::shared_ptr<Channel> channel = Channel::open(make, options.timeout, line);
+            const std::shared_ptr<Channel> channel = Channel::open("parallel::spawn", make, options.timeout, line);
             group = Access::group(channel, channel->world());
             rank_main(group);
         } catch (const CommError& e) {

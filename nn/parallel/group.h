@@ -37,6 +37,13 @@ class Channel;
 class Engine;
 struct Call;
 
+struct SurvivorsOptions {
+    /// Seconds that survivors() waits for ranks that do not come: longer than a rank computes between two calls of the group.
+    double wait = 10;
+    /// How many ranks must be there. 0: more than half of the group. So ranks that a broken network has cut off from the others do not go on as well.
+    int least = 0;
+};
+
 /// A handle: copies are the same group.
 class Group {
  public:
@@ -76,6 +83,14 @@ class Group {
     void barrier(Loc loc = Loc::current()) const;
     /// Returns the group of the ranks that give the same color, in the order of their keys. Collective.
     Group split(int color, int key = 0, Loc loc = Loc::current()) const;
+
+    /// Makes a group of the ranks that are left after a call threw CommError, in the order of their ranks here, on new connections: one of them or more
+    /// have ended, or cannot be reached. Gloo only. Collective for those who are left; they wait for each other as the options say. This group has
+    /// ended; parts of it, and Replicas, are made again. Ranks may differ in whether they have made the last step: load a checkpoint, or give all
+    /// ranks the state of one.
+    /// Throws CommError if too few come, if this rank came too late and the others have gone on, if rank 0 has ended and the ranks have found each
+    /// other by MASTER_ADDR (TAPIR_RENDEZVOUS does not need it), and for MPI and threads; ValueError for a part that split() has made.
+    Group survivors(const SurvivorsOptions& options = {}, Loc loc = Loc::current()) const;
 
     /// Tells the other ranks that this one will not go on: what they call, or wait in, throws CommError with this reason. So does a group's last
     /// handle by itself when an exception ends its life.

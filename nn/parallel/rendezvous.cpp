@@ -52,7 +52,9 @@ class FolderRendezvous final : public Rendezvous {
     std::optional<std::string> get(const std::string& name) override {
         std::ifstream file(path_of(name), std::ios::binary);
         if (!file) return std::nullopt;
-        return std::string(std::istreambuf_iterator<char>(file), {});
+        std::string text(std::istreambuf_iterator<char>(file), {});
+        if (text.empty()) return std::nullopt;  // set_first() has made the file, but not written it yet
+        return text;
     }
     std::string place() const override { return "the folder " + folder_.string() + " (TAPIR_RENDEZVOUS)"; }
     void finish() override {

@@ -226,6 +226,19 @@ void misuse(const Group& world) {
         const Tensor product = sum(world.all_reduce(y, Reduce::product));
         require_in("has no gradient", message_of<TapeError>([&] { tape.backward(product); }));
     }
+    require_in("wait must not be negative, got -1", message_of<ValueError>([&] { world.survivors({.wait = -1}); }));
+    require_in("least must not be negative, got -1", message_of<ValueError>([&] { world.survivors({.least = -1}); }));
+    if (world.engine() != std::string("Gloo") && world.size() > 1) {
+        const std::string text = message_of<CommError>([&] { world.survivors(); });
+        require_in("group_cases.cpp:", text);
+        require_in(world.engine() == std::string("MPI") ? "survivors: MPI ends all ranks" : "survivors: ranks that are threads end together", text);
+    }
+    if (world.size() > 1) {
+        const Group part = world.split(0);
+        require_in("survivors: this group is a part that split() has made", message_of<ValueError>([&] { part.survivors(); }));
+    } else {
+        require(world.survivors().size() == 1, "nobody else can fail");
+    }
     require_equal(world.all_reduce(x), full({3}, 1.0 * world.size()));  // nothing of it has ended the group
 }
 
