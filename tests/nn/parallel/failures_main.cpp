@@ -1,10 +1,15 @@
-// failures CASE: what a job does when something in it fails. watchdog.sh and partition.sh run it, and read what each rank says.
+// What a job does when something in it fails. watchdog.sh and partition.sh run it, and read what each rank says:
+//
+//     failures sum|message|gradients stopped|busy   rank 1 does not come to a call of the others
+//     failures split FOLDER                         rank 1 is killed while the ranks connect; FOLDER: the rendezvous
 #include <tapir/tapir.h>
 
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <thread>
 
 #include "tapir/nn/parallel/parallel.h"
 
@@ -30,6 +35,19 @@ void train(const Group& world, int steps, const Stop& stop) {
     }
 }
 
+void split(const Group& world, const std::string& folder) {
+    world.barrier();
+    std::thread killer;
+    if (world.rank() == 1) {
+        killer = std::thread([&] {  // when the others can read where to connect
+            while (!std::filesystem::exists(folder + "/world_1.0_1")) std::this_thread::yield();
+            std::raise(SIGKILL);
+        });
+    }
+    world.split(0).barrier();
+    world.rank() == 1 ? killer.join() : world.barrier();
+}
+
 void run(const Group& world, const std::string& what, bool is_busy) {
     const auto never_come = [&] {
         if (world.rank() != 1) return;
@@ -52,13 +70,16 @@ void run(const Group& world, const std::string& what, bool is_busy) {
 
 }  // namespace
 
-// failures sum|message|gradients stopped|busy: rank 1 does not come to a call of the others.
 int main(int argc, char** argv) {
     int rank = 0;
     try {
-        const Group world = parallel::init(argc, argv, {.timeout = 3});
+        const Group world = parallel::init(argc, argv, {.timeout = std::strcmp(argv[1], "split") == 0 ? 60.0 : 3.0});
         rank = world.rank();
-        run(world, argv[1], std::strcmp(argv[2], "busy") == 0);
+        if (std::strcmp(argv[1], "split") == 0) {
+            split(world, argv[2]);
+        } else {
+            run(world, argv[1], std::strcmp(argv[2], "busy") == 0);
+        }
         return 0;
     } catch (const std::exception& e) {
         std::fprintf(stderr, "rank %d: %s\n", rank, e.what());

@@ -54,6 +54,18 @@ run() { # run CASE HOW TEXT
 run sum stopped "all_reduce of float32 (3,), sum"
 run message stopped "recv of a tensor from rank 1"
 run gradients stopped "all_reduce of gradients, float32 (2,) (bucket 0 of 4, step 4)"
+if [[ ! $mpiexec ]]; then
+    case="killed in split"
+    rm -rf "$folder"/said* "$folder/meet"
+    ranks=()
+    for i in 0 1 2; do  # Gloo itself would wait 30 s for the connection
+        TAPIR_RENDEZVOUS=$folder/meet WORLD_SIZE=3 RANK=$i timeout --foreground 20 "$program" split "$folder/meet" >"$folder/said.$i" 2>&1 &
+        ranks+=($!)
+    done
+    ended 0 1
+    ended 2 1
+    for i in 0 2; do require "the connection to rank 1 was lost" "$folder/said.$i"; done
+fi
 if [[ $mpiexec ]]; then  # with Gloo, a rank that computes is like one that was stopped
     run sum busy "all_reduce of float32 (3,), sum"
     run gradients busy "all_reduce of gradients, float32 (2,) (bucket 0 of 4, step 4)"
