@@ -160,6 +160,7 @@ ParameterServer::ParameterServer(const std::vector<Tensor>& parameters, const Gr
     state_->arrange();
     if (!state_->is_alone()) state_->open(line);
     pull(line);
+    group.barrier(line);  // nobody adds before all have begun alike
 }
 
 ParameterServer::~ParameterServer() {

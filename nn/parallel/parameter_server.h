@@ -37,7 +37,7 @@ struct ParameterServerOptions {
 
 class ParameterServer {
  public:
-    /// The server begins with rank 0's parameters. Collective. Throws ValueError for a negative staleness, no or undefined tensors, and an engine without
+    /// The server begins with rank 0's parameters, and so do all ranks. Collective. Throws ValueError for a negative staleness, no or undefined tensors, and an engine without
     /// one-sided access (Gloo); DTypeError for other than floating dtypes; CommError where the ranks' tensors differ.
     ParameterServer(const std::vector<Tensor>& parameters, const Group& group, const ParameterServerOptions& options = {}, Loc loc = Loc::current());
     /// Nobody waits for this rank any more. Waits until all ranks are here, unless an exception is on its way.
