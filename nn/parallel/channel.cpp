@@ -3,7 +3,9 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "tapir/autograd/watch/communication_impl.h"
 #include "tapir/core/fail_impl.h"
@@ -30,6 +32,8 @@ void name_thread([[maybe_unused]] int rank) noexcept {
     pthread_setname_np(pthread_self(), name);
 #endif
 }
+
+constexpr char kYields = '~', kStays = ' ';  // the first of what an engine compares
 
 std::string note_of(const Call& call) { return call.note.empty() ? "" : " (" + call.note + ")"; }
 std::string with_line(const Call& call) { return call.text() + " at " + detail::file_and_line(call.loc) + note_of(call); }
@@ -134,23 +138,61 @@ void Channel::end(const std::string& reason) {
     engines_.front()->abort(reason, kAbortSeconds);
 }
 
+// This and the next: under the lock.
+bool Channel::has_next() const {
+    return closes_ || !has_yielded_ ? !line_.empty() : std::any_of(line_.begin(), line_.end(), [](const Job& job) { return !job.call.yields; });
+}
+
+Channel::Job Channel::take_next() {
+    auto next = line_.begin();
+    if (std::exchange(has_yielded_, false)) {
+        next = std::find_if(next, line_.end(), [](const Job& job) { return !job.call.yields; });
+        if (next == line_.end()) next = line_.begin();
+    }
+    Job job = std::move(*next);
+    job.has_overtaken = next != line_.begin();
+    line_.erase(next);
+    return job;
+}
+
+// Where a call failed to which others had yielded, so have they: the ranks do not call alike.
+void Channel::fail_overtaken(const Job& job) {
+    std::vector<std::shared_ptr<Work>> failed;
+    {
+        const std::lock_guard lock(mutex_);
+        for (const Job& other : line_) {
+            if (other.call.yields) failed.push_back(other.work);
+        }
+        std::erase_if(line_, [](const Job& other) { return other.call.yields; });
+    }
+    for (const std::shared_ptr<Work>& work : failed) {
+        work->error_ = job.work->error_;
+        work->finish();
+    }
+}
+
 void Channel::serve() {
     for (;;) {
         Job job;
         {
             std::unique_lock lock(mutex_);
-            changed_.wait(lock, [this] { return !watched_ || !line_.empty(); });
+            changed_.wait(lock, [this] { return !watched_ || has_next(); });
             if (line_.empty()) break;
-            job = std::move(line_.front());
-            line_.pop_front();
+            job = take_next();
             current_ = &job;
             began_ = Clock::now();
         }
-        do_job(job);
+        const bool is_done = do_job(job);
         {
             const std::lock_guard lock(mutex_);
             current_ = nullptr;
+            if (!is_done) {
+                line_.push_front(std::move(job));
+                has_yielded_ = true;
+                continue;
+            }
         }
+        if (job.has_overtaken && job.work->error_) fail_overtaken(job);
         job.work->finish();
     }
     while (engines_.size() > 1) engines_.pop_back();
@@ -158,7 +200,13 @@ void Channel::serve() {
     engines_.clear();
 }
 
-void Channel::do_job(Job& job) {
+// Note [Calls that yield]
+// When Replicas sends a bucket depends on which parameters a rank has used. Between them may come calls of the model itself, as SyncBatchNorm makes them
+// in backward: before a bucket on one rank, behind it on another. So where the ranks' calls differ, those that yield go back into the line, until the
+// program has made the call that the others wait in, and has returned from it.
+
+// Returns false if the call goes back into the line.
+bool Channel::do_job(Job& job) {
     const std::uint64_t profile = detail::profile_run();
     const std::int64_t begin = profile != 0 ? detail::profile_ticks() : 0;
     came_at_ = job.compares ? 0 : begin;
@@ -167,10 +215,10 @@ void Channel::do_job(Job& job) {
     try {
         if (!ended_.empty()) {
             if (job.call.loc.line() != 0) fail<CommError>(job.call.loc, "{}: no more calls are possible, as {}", job.call.op, ended_);
-            return;
+            return true;
         }
         if (job.compares) {
-            compare(job);
+            if (!compare(job)) return false;
             came(job.call.bytes);
         }
         job.run();
@@ -182,6 +230,7 @@ void Channel::do_job(Job& job) {
     }
     job.run = nullptr;  // what it holds is let go before the caller goes on
     if (profile != 0 && job.call.loc.line() != 0) report(job, profile, begin);
+    return true;
 }
 
 void Channel::came(std::int64_t bytes) {
@@ -198,22 +247,30 @@ void Channel::report(const Job& job, std::uint64_t profile, std::int64_t begin) 
     }
 }
 
-void Channel::compare(const Job& job) {
+// Returns false if it yields to the others' call.
+bool Channel::compare(const Job& job) {
     const std::string text = job.call.text();
-    const Agreement found = job.engine->agree(fingerprint_of(text), with_line(job.call));
-    if (found.any_failed) {
-        std::string reason = "a rank failed";
-        for (std::size_t i = found.failed.size(); i-- > 0;) {
-            if (found.failed[i]) reason = fmt::format("rank {} ({}) failed: {}", i, job.engine->hosts[i], found.texts[i]);
+    for (;;) {
+        const Agreement found = job.engine->agree(fingerprint_of(text), (job.call.yields ? kYields : kStays) + with_line(job.call));
+        if (found.any_failed) {
+            std::string reason = "a rank failed";
+            for (std::size_t i = found.failed.size(); i-- > 0;) {
+                if (found.failed[i]) reason = fmt::format("rank {} ({}) failed: {}", i, job.engine->hosts[i], found.texts[i]);
+            }
+            throw EngineError(reason);
         }
-        throw EngineError(reason);
+        if (found.all_alike) return true;
+        const auto yielding = std::count_if(found.texts.begin(), found.texts.end(), [](const std::string& other) { return other[0] == kYields; });
+        if (yielding > 0 && yielding < std::ssize(found.texts)) {
+            if (job.call.yields) return false;
+            continue;
+        }
+        const auto is_same = [&](const std::string& other) { return other.compare(1, text.size() + 4, text + " at ") == 0; };
+        std::size_t other = 0;
+        while (other + 1 < found.texts.size() && is_same(found.texts[other])) ++other;
+        fail<CommError>(job.call.loc, "{}: the ranks call different things: rank {} {}, rank {} {}", job.call.op, job.engine->rank(),
+                        with_line(job.call), other, found.texts[other].substr(1));
     }
-    if (found.all_alike) return;
-    const auto is_same = [&](const std::string& other) { return other.compare(0, text.size() + 4, text + " at ") == 0; };
-    std::size_t other = 0;
-    while (other + 1 < found.texts.size() && is_same(found.texts[other])) ++other;
-    fail<CommError>(job.call.loc, "{}: the ranks call different things: rank {} {}, rank {} {}", job.call.op, job.engine->rank(), with_line(job.call),
-                    other, found.texts[other]);
 }
 
 void Channel::watch() {

@@ -23,6 +23,7 @@ struct Call {
     Loc loc;
     std::string note{};      // for messages only: "bucket 3 of 5, step 118"
     std::int64_t bytes = 0;  // that this rank gives, for profiles
+    bool yields = false;     // see Note [Calls that yield]
 
     std::string text() const;  // "all_reduce of float32 (3, 4), sum"
 };
@@ -71,13 +72,17 @@ class Channel {
         std::function<void()> run;
         std::shared_ptr<Work> work;
         bool compares;
+        bool has_overtaken = false;  // calls that yield
     };
 
     explicit Channel(double timeout) : timeout_(timeout) {}
     void serve();
     void watch();
-    void do_job(Job& job);
-    void compare(const Job& job);
+    bool has_next() const;
+    Job take_next();
+    void fail_overtaken(const Job& job);
+    bool do_job(Job& job);
+    bool compare(const Job& job);
     void report(const Job& job, std::uint64_t profile, std::int64_t begin) noexcept;
     void end(const std::string& reason);
     static void introduce(Engine& engine);
@@ -92,6 +97,7 @@ class Channel {
     std::mutex mutex_;  // of what follows
     std::condition_variable changed_;
     std::deque<Job> line_;
+    bool has_yielded_ = false;              // the first call in line, to one that does not yield
     bool closes_ = false, watched_ = true;  // the watchdog ends before the thread
     const Job* current_ = nullptr;          // for the watchdog
     Clock::time_point began_;

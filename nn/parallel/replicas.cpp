@@ -278,8 +278,9 @@ void Replicas::Reducer::ready(std::uint32_t index, GradientSlot& slot, const Ten
 // x becomes the sum of all ranks'. Returns null where there are no others.
 std::shared_ptr<Work> Replicas::Reducer::begin_sum(const Tensor& x, const std::string& what, const std::string& bucket) const {
     if (group_.size() == 1) return nullptr;
-    return Access::begin_sum(
-        group_, x, {"all_reduce", fmt::format("{}, {} {}", what, name(x.dtype()), x.shape()), loc_, fmt::format("{}step {}", bucket, step_)});
+    Call call{"all_reduce", fmt::format("{}, {} {}", what, name(x.dtype()), x.shape()), loc_, fmt::format("{}step {}", bucket, step_)};
+    call.yields = !bucket.empty();
+    return Access::begin_sum(group_, x, std::move(call));
 }
 
 std::vector<GradientReducer::Reduced> Replicas::Reducer::finish() {

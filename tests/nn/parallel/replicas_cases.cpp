@@ -91,6 +91,21 @@ void steps(const Group& world) {
     compare<optim::SGD>(world, single);
 }
 
+// Weights are used in 16 bits, and have gradients in 32.
+void autocast(const Group& world) {
+    Work work = mlp();
+    work.make = [](std::uint64_t seed) {
+        manual_seed(seed);
+        return Parameters{randn({5, 8}).requires_grad_(), zeros({8}).requires_grad_(), randn({8, 2}).requires_grad_()};
+    };
+    work.loss = [](const Parameters& p, int rank, int step) {
+        const AutocastScope low(bfloat16);
+        return square(matmul(tanh(matmul(batch_of(rank, step, {6, 5}).to(float32), p[0]) + p[1]), p[2]).to(float32) - 1).mean();
+    };
+    work.tolerance = 0.05;  // bfloat16 has 8 bits
+    compare<optim::SGD>(world, work);
+}
+
 // Which parameters a rank uses depends on its data; the last is never used.
 void unused(const Group& world) {
     Work work;
@@ -331,8 +346,17 @@ void misuse(const Group& world) {
 }  // namespace
 
 std::vector<Case> replicas_cases() {
-    return {{"steps", 1, steps},     {"unused", 1, unused}, {"rows", 1, rows},       {"tied rows", 1, tied_rows}, {"accumulation", 1, accumulation},
-            {"samples", 1, samples}, {"scaler", 1, scaler}, {"batches", 1, batches}, {"modules", 1, modules},     {"misuse of replicas", 1, misuse}};
+    return {{"steps", 1, steps},
+            {"autocast", 1, autocast},
+            {"unused", 1, unused},
+            {"rows", 1, rows},
+            {"tied rows", 1, tied_rows},
+            {"accumulation", 1, accumulation},
+            {"samples", 1, samples},
+            {"scaler", 1, scaler},
+            {"batches", 1, batches},
+            {"modules", 1, modules},
+            {"misuse of replicas", 1, misuse}};
 }
 
 }  // namespace cases

@@ -70,6 +70,41 @@ void uneven(const Group& world) {
     train(world, [&](int rank, int step) { return world.size() == 1 ? 2 : (rank + step) % world.size(); });
 }
 
+// A parameter that only some ranks use, behind the layer: they have its bucket before the layer's calls in backward, the others after them.
+void unused(const Group& world) {
+    manual_seed(6);
+    nn::Linear first(3, 4), second(4, 2), want_first = nn::clone(first), want_second = nn::clone(second);
+    parallel::SyncBatchNorm norm(4, world, {.affine = false});
+    const nn::BatchNorm1d want_norm(4, {.affine = false});
+    std::vector<Tensor> parameters = first.parameters();
+    for (const Tensor& p : second.parameters()) parameters.push_back(p);
+    const Replicas replicas(parameters, world, {.bucket = 1});
+    const auto used = [&](int rank, int step) { return (rank + step) % 2 == 0; };
+    const auto loss = [](const Tensor& h, const nn::Linear& last, bool uses) { return uses ? square(last(h) - 1).sum() : h.pow(3).sum(); };
+    for (int step = 0; step < 4; ++step) {
+        std::vector<Tensor> inputs;
+        for (int r = 0; r < world.size(); ++r) {
+            Generator generator(static_cast<std::uint64_t>(r + 10 * step));
+            inputs.push_back(randn({5, 3}, generator));
+        }
+        {
+            Tape tape;
+            tape.backward(loss(norm(first(inputs[static_cast<std::size_t>(world.rank())])), second, used(world.rank(), step)));
+        }
+        Tape tape;
+        const Tensor h = want_norm(want_first(cat(inputs)));
+        Tensor total = zeros({});
+        for (int r = 0; r < world.size(); ++r) total = total + loss(h.narrow(0, 5 * r, 5), want_second, used(r, step));
+        tape.backward(total / world.size());
+        for (const auto& [have, want] : {std::pair{&first, &want_first}, {&second, &want_second}}) {
+            require(have->weight.grad().defined() == want->weight.grad().defined(), "somebody has used it");
+            if (have->weight.grad().defined()) require_close(have->weight.grad(), want->weight.grad(), 1e-4);
+            have->zero_grad();
+            want->zero_grad();
+        }
+    }
+}
+
 // In other dtypes, without parameters or running statistics, and without momentum.
 void options(const Group& world) {
     const Tensor x = part_of(world.rank(), 1, 4).to(float32);
@@ -99,6 +134,7 @@ void refused(const Group& world) {
 std::vector<Case> sync_batch_norm_cases() {
     return {{"SyncBatchNorm", 1, even},
             {"SyncBatchNorm of uneven batches", 1, uneven},
+            {"SyncBatchNorm and unused parameters", 1, unused},
             {"options of SyncBatchNorm", 1, options},
             {"misuse of SyncBatchNorm", 1, refused}};
 }
