@@ -1,8 +1,10 @@
 // Three classifiers of Fashion-MNIST (Xiao, Rasul and Vollgraf 2017): softmax regression, a perceptron of two hidden layers, and a
-// convolutional network after LeNet-5 (LeCun et al. 1998). The data are Debian's package dataset-fashion-mnist.
+// convolutional network after LeNet-5 (LeCun et al. 1998). The data are Debian's package dataset-fashion-mnist. Under mpirun each process
+// takes its part of every batch.
 #include <fmt/format.h>
 #include <tapir/graph.h>
 #include <tapir/nn/data/data.h>
+#include <tapir/nn/parallel/parallel.h>
 #include <tapir/tapir.h>
 
 #include <CLI/CLI.hpp>
@@ -106,6 +108,8 @@ void export_model(nn::Sequential& model, const data::TensorDataset<Tensor, Tenso
 }
 
 void run(int argc, char** argv) {
+    const parallel::Group world = parallel::init(argc, argv);  // of one process, unless mpirun or the like has started it
+    const bool tells = world.rank() == 0;                      // how it goes
     Options o;
     CLI::App app("Classifiers of Fashion-MNIST");
     app.add_option("--data", o.data, "the folder with the IDX files")->capture_default_str();
@@ -127,13 +131,15 @@ void run(int argc, char** argv) {
     const std::int64_t count = std::min(o.examples, all.size());
     const data::TensorDataset train(all.tensor(0).narrow(0, 0, count), all.tensor(1).narrow(0, 0, count));
     nn::Sequential model = make_model(o.model);
+    parallel::Replicas replicas(model, world);
     optim::Adam adam(model.parameters(), {.lr = o.lr});
-    data::DataLoader loader(train, {.batch_size = o.batch, .shuffle = true, .seed = o.seed});
-    const std::int64_t batches = (count + o.batch - 1) / o.batch, steps = o.epochs * batches;
+    const data::DistributedBatchSampler sampler(data::RandomSampler(count), o.batch, world.rank(), world.size());
+    data::DataLoader loader(train, sampler, {.seed = o.seed});
+    const std::int64_t batches = sampler.size(), steps = o.epochs * batches;
     optim::CosineAnnealingLR schedule(adam, {.T_max = steps});
-    fmt::print("{}: {} parameters, {} images, {} epochs\n", o.model, model.parameter_count(), count, o.epochs);
+    if (tells) fmt::print("{}: {} parameters, {} images, {} epochs\n", o.model, model.parameter_count(), count, o.epochs);
 
-    show::TrainingLog log(o.log_dir);
+    show::TrainingLog log(tells ? o.log_dir : "");
     if (log) log->add_graph(model, pixels(test.tensor(0).narrow(0, 0, 4)));
     show::Progress progress(steps);
     show::Curve losses{"training loss", {}, {}}, accuracies{"test accuracy", {}, {}};
@@ -144,7 +150,7 @@ void run(int argc, char** argv) {
         for (auto& [images, labels] : loader) {
             Tape tape;
             const Tensor loss = cross_entropy(model(pixels(images)), labels);
-            tape.backward(loss);
+            replicas.backward(loss, images.size(0));
             log.step(model, adam, loss.item(), step);
             adam.step();
             adam.zero_grad();
@@ -159,6 +165,7 @@ void run(int argc, char** argv) {
         accuracies.add(epoch, tested);
         progress.print(fmt::format("epoch {}  loss {:.4f}  test accuracy {:.4f}", epoch, losses.y.back(), tested));
     }
+    if (!tells) return;
     show::write_chart(o.chart, {losses, accuracies}, {.title = "Fashion-MNIST, " + o.model, .x_label = "epoch", .y_label = "loss, accuracy"});
     draw(model, test, o.pictures);
     if (!o.save.empty()) export_model(model, test, o.save);
