@@ -17,6 +17,7 @@ constexpr int kExitCode = 75;  // EX_TEMPFAIL: start again from the last checkpo
 constexpr double kAbortSeconds = 5;
 constexpr std::chrono::seconds kLinger{2};  // other ranks' watchdogs speak within it: mpirun ends all when the first has gone
 constexpr std::size_t kHostBytes = 64;
+constexpr std::chrono::microseconds kServes{100};  // between looks at windows
 
 std::uint64_t fingerprint_of(const std::string& text) {  // FNV-1a
     std::uint64_t hash = 14695981039346656037u;
@@ -171,12 +172,23 @@ void Channel::fail_overtaken(const Job& job) {
     }
 }
 
+void Channel::wait_for_next(std::unique_lock<std::mutex>& lock) {
+    const auto has_come = [this] { return !watched_ || has_next(); };
+    for (bool serves = true; serves && !has_come();) {
+        lock.unlock();
+        serves = engines_.front()->serve_windows();
+        lock.lock();
+        if (serves) changed_.wait_for(lock, kServes, has_come);
+    }
+    changed_.wait(lock, has_come);
+}
+
 void Channel::serve() {
     for (;;) {
         Job job;
         {
             std::unique_lock lock(mutex_);
-            changed_.wait(lock, [this] { return !watched_ || has_next(); });
+            wait_for_next(lock);
             if (line_.empty()) break;
             job = take_next();
             current_ = &job;

@@ -78,6 +78,7 @@ class Channel {
     explicit Channel(double timeout) : timeout_(timeout) {}
     void serve();
     void watch();
+    void wait_for_next(std::unique_lock<std::mutex>& lock);
     bool has_next() const;
     Job take_next();
     void fail_overtaken(const Job& job);

@@ -76,6 +76,8 @@ class Engine {
         (void)count, (void)dtype;
         return nullptr;
     }
+    /// Of the first engine, between calls: answers what other ranks want of this one's windows. Returns false where that is not needed.
+    virtual bool serve_windows() { return false; }
     /// Throws EngineError if a rank has failed, which agree() and receive() find by themselves.
     virtual void check_nobody_failed() {}
     /// Tells the ranks of all engines of this process that this one calls nothing any more: agree() and receive() of the others end, with any_failed or

@@ -95,6 +95,7 @@ struct Mpi {
     Operations operations;
     std::list<MpiEngine*> engines;  // of the channel's thread
     std::list<Sent> sent;           // what MPI still reads
+    int windows = 0;                // that are open
     MPI_Comm watchdogs = MPI_COMM_NULL;
     std::atomic<bool> broken{false};  // there are calls that will not end
 
@@ -128,13 +129,15 @@ class Patience {
 
 class MpiWindow final : public Window {
  public:
-    MpiWindow(MPI_Comm comm, std::int64_t count, DType dtype) : dtype_(dtype), item_(static_cast<std::int64_t>(itemsize(dtype))) {
+    MpiWindow(std::shared_ptr<Mpi> mpi, MPI_Comm comm, std::int64_t count, DType dtype)
+        : mpi_(std::move(mpi)), dtype_(dtype), item_(static_cast<std::int64_t>(itemsize(dtype))) {
         void* memory = nullptr;
         check(MPI_Win_allocate(count * item_, static_cast<int>(item_), MPI_INFO_NULL, comm, &memory, &window_), "MPI_Win_allocate");
         MPI_Win_set_errhandler(window_, MPI_ERRORS_RETURN);
         if (count > 0) std::memset(memory, 0, static_cast<std::size_t>(count * item_));
         check(MPI_Win_lock_all(MPI_MODE_NOCHECK, window_), "MPI_Win_lock_all");
         check(MPI_Barrier(comm), "MPI_Barrier");  // nobody adds before all are zero
+        ++mpi_->windows;
     }
     void get(int rank, std::int64_t first, void* to, std::int64_t count) override {
         auto* const bytes = static_cast<std::byte*>(to);
@@ -154,6 +157,7 @@ class MpiWindow final : public Window {
     void close() override {
         check(MPI_Win_unlock_all(window_), "MPI_Win_unlock_all");
         check(MPI_Win_free(&window_), "MPI_Win_free");
+        --mpi_->windows;
     }
 
  private:
@@ -161,6 +165,7 @@ class MpiWindow final : public Window {
     static void in_pieces(std::int64_t count, const Call& call) {
         for (std::int64_t done = 0; done < count; done += kMostAtOnce) call(done, static_cast<int>(std::min(count - done, kMostAtOnce)));
     }
+    const std::shared_ptr<Mpi> mpi_;
     const DType dtype_;
     const std::int64_t item_;
     MPI_Win window_ = MPI_WIN_NULL;
@@ -279,7 +284,12 @@ class MpiEngine final : public Engine {
         check(MPI_Recv(bytes.data(), count, MPI_BYTE, from, kTensorTag, comm_, MPI_STATUS_IGNORE), "MPI_Recv");
         return bytes;
     }
-    std::unique_ptr<Window> window(std::int64_t count, DType dtype) override { return std::make_unique<MpiWindow>(comm_, count, dtype); }
+    std::unique_ptr<Window> window(std::int64_t count, DType dtype) override { return std::make_unique<MpiWindow>(mpi_, comm_, count, dtype); }
+    // Where memory is not shared, MPI answers the others only inside of calls.
+    bool serve_windows() override {
+        int there = 0;
+        return mpi_->windows > 0 && MPI_Iprobe(MPI_ANY_SOURCE, kFailedTag, comm_, &there, MPI_STATUS_IGNORE) == MPI_SUCCESS;
+    }
     std::unique_ptr<Engine> split(int color, int key) override {
         MPI_Comm part;
         check(MPI_Comm_split(comm_, color, key, &part), "MPI_Comm_split");
