@@ -22,7 +22,7 @@ void require_alike(const Group& world, const Parameters& parameters) {
 struct Work {
     std::function<Parameters(std::uint64_t seed)> make;
     std::function<Tensor(const Parameters&, int rank, int step)> loss;
-    int steps = 10;
+    int steps = 50;
     double tolerance = 1e-10;
     std::function<void(const Parameters&)> between = [](const Parameters&) {};  // backward() and the step
 };
@@ -124,6 +124,36 @@ void unused(const Group& world) {
     };
     for (const std::int64_t bucket : {1, 150, 1 << 20}) compare(world, work, {.bucket = bucket});
 }
+
+// A Tree-LSTM on random trees. Of some steps all trees are single words, which leave the weights of inner nodes alone.
+Work trees() {
+    Work work;
+    work.make = [](std::uint64_t seed) {
+        manual_seed(seed);
+        nn::Embedding table(12, 3);
+        nn::NaryTreeLSTMCell cell(3, 4);
+        table.to(float64);
+        cell.to(float64);
+        return Parameters{table.weight, cell.weight_ih, cell.bias_ih, cell.weight_hh, cell.bias_hh};
+    };
+    work.loss = [](const Parameters& p, int rank, int step) {
+        nn::NaryTreeLSTMCell cell(3, 4);
+        cell.weight_ih = p[1];
+        cell.bias_ih = p[2];
+        cell.weight_hh = p[3];
+        cell.bias_hh = p[4];
+        Generator random(static_cast<std::uint64_t>(rank + 10 * step));
+        const std::function<LSTMState(int)> encode = [&](int depth) {
+            if (step % 7 == 3 || depth == 0 || rand({}, random).item<double>() < 0.3) return cell(embedding(randint(0, 12, {}, random), p[0]));
+            const LSTMState left = encode(depth - 1);
+            return cell(left, encode(depth - 1));
+        };
+        return square(encode(4).h - 0.5).sum();
+    };
+    return work;
+}
+
+void tree_lstm(const Group& world) { compare(world, trees(), {.bucket = 200}); }
 
 Work words(bool are_tied) {
     Work work;
@@ -346,17 +376,10 @@ void misuse(const Group& world) {
 }  // namespace
 
 std::vector<Case> replicas_cases() {
-    return {{"steps", 1, steps},
-            {"autocast", 1, autocast},
-            {"unused", 1, unused},
-            {"rows", 1, rows},
-            {"tied rows", 1, tied_rows},
-            {"accumulation", 1, accumulation},
-            {"samples", 1, samples},
-            {"scaler", 1, scaler},
-            {"batches", 1, batches},
-            {"modules", 1, modules},
-            {"misuse of replicas", 1, misuse}};
+    return {
+        {"steps", 1, steps},         {"autocast", 1, autocast},         {"unused", 1, unused},   {"rows", 1, rows},     {"Tree-LSTM", 1, tree_lstm},
+        {"tied rows", 1, tied_rows}, {"accumulation", 1, accumulation}, {"samples", 1, samples}, {"scaler", 1, scaler}, {"batches", 1, batches},
+        {"modules", 1, modules},     {"misuse of replicas", 1, misuse}};
 }
 
 }  // namespace cases
