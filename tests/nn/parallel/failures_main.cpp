@@ -2,6 +2,7 @@
 //
 //     failures sum|message|gradients stopped|busy   rank 1 does not come to a call of the others
 //     failures split FOLDER                         rank 1 is killed while the ranks connect; FOLDER: the rendezvous
+//     failures train FILE                           trains without an end; rank 0 makes the file when that is under way
 #include <tapir/tapir.h>
 
 #include <csignal>
@@ -9,6 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <limits>
 #include <thread>
 
 #include "tapir/nn/parallel/parallel.h"
@@ -73,12 +76,17 @@ void run(const Group& world, const std::string& what, bool is_busy) {
 int main(int argc, char** argv) {
     int rank = 0;
     try {
-        const Group world = parallel::init(argc, argv, {.timeout = std::strcmp(argv[1], "split") == 0 ? 60.0 : 3.0});
+        const std::string what = argv[1];
+        const Group world = parallel::init(argc, argv, {.timeout = what == "split" ? 60.0 : 3.0});
         rank = world.rank();
-        if (std::strcmp(argv[1], "split") == 0) {
+        if (what == "split") {
             split(world, argv[2]);
+        } else if (what == "train") {
+            train(world, std::numeric_limits<int>::max(), [&](int step) {
+                if (step == 20 && rank == 0) std::ofstream(argv[2]) << step;
+            });
         } else {
-            run(world, argv[1], std::strcmp(argv[2], "busy") == 0);
+            run(world, what, std::strcmp(argv[2], "busy") == 0);
         }
         return 0;
     } catch (const std::exception& e) {
