@@ -41,6 +41,18 @@ std::string with_line(const Call& call) { return call.text() + " at " + detail::
 
 }  // namespace
 
+std::vector<int> missing_of(const std::vector<Found>& by_rank) {
+    const auto all_that = [&](auto is_meant) {
+        std::vector<int> ranks;
+        for (std::size_t i = 0; i < by_rank.size(); ++i) {
+            if (is_meant(by_rank[i])) ranks.push_back(static_cast<int>(i));
+        }
+        return ranks;
+    };
+    std::vector<int> ranks = all_that([](Found found) { return found < Found::in_other_call; });
+    return ranks.empty() ? all_that([](Found found) { return found == Found::in_other_call; }) : ranks;
+}
+
 std::string Call::text() const { return of.empty() ? op : std::string(op) + " of " + of; }
 
 void Work::wait() {
@@ -194,7 +206,9 @@ void Channel::serve() {
             current_ = &job;
             began_ = Clock::now();
         }
+        engines_.front()->is_called = true;
         const bool is_done = do_job(job);
+        engines_.front()->is_called = false;
         {
             const std::lock_guard lock(mutex_);
             current_ = nullptr;

@@ -358,10 +358,11 @@ struct Piece {
 
 class GlooEngine;
 
-// Watchdogs ask each other: how many calls of this engine have you begun? A rank whose process is stopped, or whose link is cut, does not answer.
+// Watchdogs ask each other: how many calls of this engine have you begun, and are you in one? A rank whose process is stopped, or whose link is cut, does not answer.
 class Answers {
  public:
-    Answers(const Shared& shared, std::shared_ptr<Link> world) : shared_(shared), world_(std::move(world)) {
+    Answers(const Shared& shared, const std::atomic<bool>& is_called, std::shared_ptr<Link> world)
+        : shared_(shared), is_called_(is_called), world_(std::move(world)) {
         if (!world_->context) return;
         for (int i = 0; i < world_->context->size; ++i) {
             if (i != world_->context->rank) others_.push_back(i);
@@ -372,16 +373,24 @@ class Answers {
     Answers(const Answers&) = delete;
     Answers& operator=(const Answers&) = delete;
 
-    // Which of the ranks have not begun so many calls of the engine, or do not answer.
-    std::vector<int> behind(const std::vector<int>& ranks, std::uint64_t number, std::int64_t position, milliseconds patience) {
+    // Where the ranks are, seen from a call that is the so many'th of an engine.
+    std::vector<Found> find(const std::vector<int>& ranks, std::uint64_t number, std::int64_t position, milliseconds patience) {
         std::unique_lock lock(mutex_);
-        const Message question{++questions_, 0, number, 0};
+        const Message question{++questions_, 0, number, 0, 0};
         answers_.clear();
-        for (const int rank : ranks) send(question, rank);
-        changed_.wait_for(lock, patience, [&] { return answers_.size() == ranks.size(); });
-        std::vector<int> found;
+        const int own = world_->context->rank;
         for (const int rank : ranks) {
-            if (const auto at = answers_.find(rank); at == answers_.end() || at->second < position) found.push_back(rank);
+            if (rank != own) send(question, rank);
+        }
+        changed_.wait_for(lock, patience, [&] { return answers_.size() == ranks.size() - 1; });
+        std::vector<Found> found;
+        for (const int rank : ranks) {
+            const auto at = answers_.find(rank);
+            if (rank == own || (at != answers_.end() && at->second.position >= position)) {
+                found.push_back(Found::in_this_call);
+            } else {
+                found.push_back(at == answers_.end() ? Found::nowhere : at->second.is_called ? Found::in_other_call : Found::outside);
+            }
         }
         return found;
     }
@@ -399,7 +408,7 @@ class Answers {
  private:
     struct Message {
         std::uint64_t question, is_answer, number;
-        std::int64_t position;
+        std::int64_t position, is_called;
     };
     void answer() {
         Message message{};
@@ -413,9 +422,9 @@ class Answers {
                 if (stops_ || !received_->waitRecv(&from, kVeryLong)) break;
                 lock.lock();
                 if (message.is_answer == 0) {
-                    send({message.question, 1, message.number, shared_.position(message.number)}, from);
+                    send({message.question, 1, message.number, shared_.position(message.number), is_called_}, from);
                 } else if (message.question == questions_) {
-                    answers_[from] = message.position;
+                    answers_[from] = message;
                     changed_.notify_all();
                 }
             }
@@ -434,13 +443,14 @@ class Answers {
     }
 
     const Shared& shared_;
+    const std::atomic<bool>& is_called_;
     const std::shared_ptr<Link> world_;
     std::vector<int> others_;
     std::mutex mutex_;  // of what follows
     std::condition_variable changed_;
     std::unique_ptr<Buffer> received_;
     std::uint64_t questions_ = 0;
-    std::map<int, std::int64_t> answers_;  // to the last question
+    std::map<int, Message> answers_;  // to the last question
     std::list<std::pair<Message, std::unique_ptr<Buffer>>> sent_;
     std::atomic<bool> stops_{false};
     std::thread thread_;
@@ -478,7 +488,7 @@ class GlooEngine final : public Engine {
           sent_(world_ranks_.size()), received_(world_ranks_.size()) {
         process_->engines.push_back(this);
         process_->links.push_back(link_);
-        if (!process_->answers) process_->answers = std::make_unique<Answers>(shared_, link_);
+        if (!process_->answers) process_->answers = std::make_unique<Answers>(shared_, is_called, link_);
     }
     ~GlooEngine() override { process_->engines.remove(this); }
     GlooEngine(const GlooEngine&) = delete;
@@ -800,13 +810,7 @@ void GlooEngine::finish() {
 std::optional<std::vector<int>> GlooEngine::missing() {
     block_sigpipe();
     if (const int from = waits_for_; from >= 0) return std::vector<int>{from};
-    std::vector<int> others, ranks;
-    for (int i = 0; i < size_; ++i) {
-        if (i != rank_) others.push_back(world_ranks_[static_cast<std::size_t>(i)]);
-    }
-    for (const int world_rank : process_->answers->behind(others, number_, position_, milliseconds(2000)))
-        ranks.push_back(static_cast<int>(std::find(world_ranks_.begin(), world_ranks_.end(), world_rank) - world_ranks_.begin()));
-    return ranks;
+    return missing_of(process_->answers->find(world_ranks_, number_, position_, milliseconds(2000)));
 }
 
 // Where the ranks that are left meet, as Note [Survivors] says.

@@ -46,14 +46,21 @@ class Window {
     virtual void close() {}
 };
 
+/// Where a watchdog has found another rank.
+enum class Found : std::uint8_t { nowhere, outside, in_other_call, in_this_call };  // nowhere: it does not answer. outside: of any call
+
+/// Which ranks the others wait for. Those in an earlier call are not meant, unless there is nobody else: they wait themselves.
+std::vector<int> missing_of(const std::vector<Found>& by_rank);
+
 class Engine {
  public:
     virtual ~Engine() = default;
     virtual int rank() const noexcept = 0;
     virtual int size() const noexcept = 0;
     virtual const char* name() const noexcept = 0;
-    std::vector<std::string> hosts;  // of the ranks, for messages; set by the channel
-    std::atomic<int> waits_for{-1};  // the rank without which this one does not go on, where it is one; for missing()
+    std::vector<std::string> hosts;      // of the ranks, for messages; set by the channel
+    std::atomic<int> waits_for{-1};      // the rank without which this one does not go on, where it is one; for missing()
+    std::atomic<bool> is_called{false};  // of the first engine: this process is in a call of one of them; set by the channel
 
     /// Waits for a call of all ranks, and compares the calls. All functions below follow one of these that found all alike, but send() and receive().
     virtual Agreement agree(std::uint64_t fingerprint, const std::string& text) = 0;

@@ -413,16 +413,17 @@ void MpiEngine::finish() {
     MPI_Finalize();
 }
 
-// Watchdogs ask each other: how many calls of this engine have you begun? A rank whose process or link has gone does not answer.
+// Watchdogs ask each other: how many calls of this engine have you begun, and are you in one? A rank whose process or link has gone does not answer.
 void MpiEngine::answer() {
     if (mpi_->watchdogs == MPI_COMM_NULL) return;
     for (int there = 1; there;) {
         MPI_Status status;
         if (MPI_Iprobe(MPI_ANY_SOURCE, kQuestionTag, mpi_->watchdogs, &there, &status) != MPI_SUCCESS || !there) return;
-        std::int64_t words[2] = {};
+        std::int64_t words[3] = {};
         MPI_Recv(words, 1, MPI_INT64_T, status.MPI_SOURCE, kQuestionTag, mpi_->watchdogs, MPI_STATUS_IGNORE);
         words[1] = mpi_->position(static_cast<std::uint64_t>(words[0]));
-        MPI_Send(words, 2, MPI_INT64_T, status.MPI_SOURCE, kAnswerTag, mpi_->watchdogs);
+        words[2] = is_called;
+        MPI_Send(words, 3, MPI_INT64_T, status.MPI_SOURCE, kAnswerTag, mpi_->watchdogs);
     }
 }
 
@@ -431,8 +432,8 @@ std::optional<std::vector<int>> MpiEngine::missing() {
     if (mpi_->watchdogs == MPI_COMM_NULL) return {};
     const std::int64_t mine = mpi_->position(number_);
     const std::int64_t question = static_cast<std::int64_t>(number_);
-    std::vector<bool> is_missing(static_cast<std::size_t>(size_), true);
-    is_missing[static_cast<std::size_t>(rank_)] = false;
+    std::vector<Found> found(static_cast<std::size_t>(size_), Found::nowhere);
+    found[static_cast<std::size_t>(rank_)] = Found::in_this_call;
     for (int i = 0; i < size_; ++i) {
         MPI_Request request;
         if (i != rank_) MPI_Isend(&question, 1, MPI_INT64_T, world_ranks_[static_cast<std::size_t>(i)], kQuestionTag, mpi_->watchdogs, &request);
@@ -443,21 +444,18 @@ std::optional<std::vector<int>> MpiEngine::missing() {
         int there = 0;
         MPI_Status status;
         if (MPI_Iprobe(MPI_ANY_SOURCE, kAnswerTag, mpi_->watchdogs, &there, &status) != MPI_SUCCESS || !there) continue;
-        std::int64_t words[2] = {};
-        MPI_Recv(words, 2, MPI_INT64_T, status.MPI_SOURCE, kAnswerTag, mpi_->watchdogs, MPI_STATUS_IGNORE);
+        std::int64_t words[3] = {};
+        MPI_Recv(words, 3, MPI_INT64_T, status.MPI_SOURCE, kAnswerTag, mpi_->watchdogs, MPI_STATUS_IGNORE);
         const auto at = std::find(world_ranks_.begin(), world_ranks_.end(), status.MPI_SOURCE) - world_ranks_.begin();
-        if (words[0] == question) is_missing[static_cast<std::size_t>(at)] = words[1] < mine;
+        if (words[0] == question)
+            found[static_cast<std::size_t>(at)] = words[1] >= mine ? Found::in_this_call : words[2] != 0 ? Found::in_other_call : Found::outside;
         --left;
     }
     for (const auto deadline_of_others = Clock::now() + std::chrono::milliseconds(300); Clock::now() < deadline_of_others;) {
         answer();  // those that ask at the same time
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    std::vector<int> ranks;
-    for (int i = 0; i < size_; ++i) {
-        if (is_missing[static_cast<std::size_t>(i)]) ranks.push_back(i);
-    }
-    return ranks;
+    return missing_of(found);
 }
 
 }  // namespace
