@@ -429,6 +429,36 @@ void Group::barrier(Loc loc) const {
     if (state_) call_and_wait(*this, {"barrier", "", detail::caller(loc)}, [] {});
 }
 
+void Group::on_rank(int rank, const std::function<void()>& run, Loc loc) const {
+    const Loc line = detail::caller(loc);
+    check_rank("on_rank", *this, rank, true, line);
+    if (!state_) return run();
+    std::exception_ptr error;
+    std::string text;
+    if (this->rank() == rank) {
+        try {
+            run();
+        } catch (const std::exception& e) {
+            error = std::current_exception();
+            text = e.what();
+        } catch (...) {
+            error = std::current_exception();
+            text = "an exception";
+        }
+    }
+    char told[512] = {};  // whether it failed, and why
+    told[0] = error ? 1 : 0;
+    std::memcpy(told + 1, text.data(), std::min(text.size(), sizeof(told) - 2));
+    Engine* const engine = state_->engine;
+    try {
+        call_and_wait(*this, {"on_rank", fmt::format("rank {}", rank), line}, [&] { engine->broadcast(told, sizeof(told), rank); });
+    } catch (...) {
+        if (!error) throw;
+    }
+    if (error) std::rethrow_exception(error);
+    if (told[0] != 0) fail<CommError>(line, "on_rank: rank {} ({}) failed: {}", rank, engine->hosts[static_cast<std::size_t>(rank)], told + 1);
+}
+
 Group Group::split(int color, int key, Loc loc) const {
     if (!state_) return *this;
     Engine* made = nullptr;

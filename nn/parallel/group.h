@@ -81,6 +81,9 @@ class Group {
 
     /// Waits for all ranks.
     void barrier(Loc loc = Loc::current()) const;
+    /// Calls run() on one rank, while the others wait: on_rank(0, [&] { state.save(); }). If that throws, this rank throws the same, and the others
+    /// CommError with its text. The group can be used afterwards.
+    void on_rank(int rank, const std::function<void()>& run, Loc loc = Loc::current()) const;
     /// Returns the group of the ranks that give the same color, in the order of their keys. Collective.
     Group split(int color, int key = 0, Loc loc = Loc::current()) const;
 

@@ -3,7 +3,10 @@
 //     failures sum|message|gradients stopped|busy   rank 1 does not come to a call of the others
 //     failures split FOLDER                         rank 1 is killed while the ranks connect; FOLDER: the rendezvous
 //     failures train FILE                           trains without an end; rank 0 makes the file when that is under way
-#include <tapir/tapir.h>
+//     failures checkpoint FILE WIDTH STEPS HOW      trains with checkpoints in the file. HOW: "well"; rank 0 gets no more space on the disk in
+//                                                   step 35 ("full"), or throws ("throws"), or throws at the end ("ends"). Ends well in any
+//                                                   case, when it has told what it got
+#include <sys/resource.h>
 
 #include <csignal>
 #include <cstdio>
@@ -14,7 +17,7 @@
 #include <limits>
 #include <thread>
 
-#include "tapir/nn/parallel/parallel.h"
+#include "training.h"
 
 namespace {
 
@@ -51,6 +54,21 @@ void split(const Group& world, const std::string& folder) {
     world.rank() == 1 ? killer.join() : world.barrier();
 }
 
+void checkpoint(const Group& world, char** argv) {
+    const std::string how = argv[5];
+    const auto in_step = [&](std::int64_t step) {
+        if (step != 35 || world.rank() != 0) return;
+        if (how == "throws") throw std::runtime_error("no more data");
+        if (how != "full") return;
+        std::signal(SIGXFSZ, SIG_IGN);
+        const rlimit few{1000, 1000};
+        setrlimit(RLIMIT_FSIZE, &few);
+    };
+    training::run(world, argv[2], std::atoi(argv[4]), in_step, std::atoi(argv[3]));
+    if (how == "ends" && world.rank() == 0) throw std::runtime_error("something else");
+    world.barrier();
+}
+
 void run(const Group& world, const std::string& what, bool is_busy) {
     const auto never_come = [&] {
         if (world.rank() != 1) return;
@@ -75,12 +93,14 @@ void run(const Group& world, const std::string& what, bool is_busy) {
 
 int main(int argc, char** argv) {
     int rank = 0;
+    const std::string what = argv[1];
     try {
-        const std::string what = argv[1];
-        const Group world = parallel::init(argc, argv, {.timeout = what == "split" ? 60.0 : 3.0});
+        const Group world = parallel::init(argc, argv, {.timeout = what == "split" || what == "checkpoint" ? 60.0 : 3.0});
         rank = world.rank();
         if (what == "split") {
             split(world, argv[2]);
+        } else if (what == "checkpoint") {
+            checkpoint(world, argv);
         } else if (what == "train") {
             train(world, std::numeric_limits<int>::max(), [&](int step) {
                 if (step == 20 && rank == 0) std::ofstream(argv[2]) << step;
@@ -91,6 +111,6 @@ int main(int argc, char** argv) {
         return 0;
     } catch (const std::exception& e) {
         std::fprintf(stderr, "rank %d: %s\n", rank, e.what());
-        return 1;
+        return what == "checkpoint" ? 0 : 1;
     }
 }

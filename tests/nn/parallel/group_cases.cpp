@@ -203,6 +203,33 @@ void parts(const Group& world) {
     require(copy.all_gather(tensor({r})).numel() == half.size(), "a copy is the same group");
 }
 
+void on_one_rank(const Group& world) {
+    const int n = world.size(), r = world.rank(), one = n - 1;
+    int calls = 0;
+    world.on_rank(one, [&] { ++calls; });
+    require(calls == (r == one ? 1 : 0), "it runs on that rank alone");
+    const auto fails = [&] { world.on_rank(one, [] { throw ValueError("no space is left", Loc::current()); }); };
+    if (r == one) {
+        const std::string text = message_of<ValueError>(fails);
+        require(text.find("on_rank") == std::string::npos, "its own exception");
+    } else {
+        const std::string text = message_of<CommError>(fails);
+        require_in(": on_rank: rank " + std::to_string(one) + " (", text);
+        require_in(") failed: group_cases.cpp:", text);
+        require_in("no space is left", text);
+    }
+    try {
+        world.on_rank(0, [] { throw 1; });
+        require(false, "nothing was thrown");
+    } catch (int) {
+        require(r == 0, "its own exception");
+    } catch (const CommError& e) {
+        require_in("failed: an exception", e.what());
+    }
+    require_in("on_rank: there is no rank " + std::to_string(n), message_of<ValueError>([&] { world.on_rank(n, [] {}); }));
+    require(world.all_reduce(tensor(1)).item<int>() == n, "the group goes on");
+}
+
 void misuse(const Group& world) {
     const Tensor x = ones({3});
     require_in("all_reduce: the mean of int64", message_of<DTypeError>([&] { world.all_reduce(tensor({1, 2}), Reduce::mean); }));
@@ -267,8 +294,9 @@ void many_calls(const Group& world) {
 }  // namespace
 
 std::vector<Case> group_cases() {
-    return {{"reduces", 1, reduces},   {"layouts", 1, layouts}, {"moves", 1, moves},   {"messages", 2, messages},     {"gradients", 1, gradients},
-            {"pipeline", 2, pipeline}, {"parts", 2, parts},     {"misuse", 1, misuse}, {"mismatches", 2, mismatches}, {"many calls", 1, many_calls}};
+    return {{"reduces", 1, reduces},     {"layouts", 1, layouts},       {"moves", 1, moves},          {"messages", 2, messages},
+            {"gradients", 1, gradients}, {"pipeline", 2, pipeline},     {"parts", 2, parts},          {"one rank", 1, on_one_rank},
+            {"misuse", 1, misuse},       {"mismatches", 2, mismatches}, {"many calls", 1, many_calls}};
 }
 
 }  // namespace cases

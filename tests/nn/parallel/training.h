@@ -15,9 +15,9 @@ using namespace tapir;
 // Trains up to so many steps, from the state in the file if there is one, and saves every 10. in_step(step) is called in the middle of backward(). Rank 0
 // prints the parameters, to the bit.
 template <class InStep>
-void run(const parallel::Group& world, const std::string& path, std::int64_t steps, const InStep& in_step) {
+void run(const parallel::Group& world, const std::string& path, std::int64_t steps, const InStep& in_step, std::int64_t width = 8) {
     manual_seed(static_cast<std::uint64_t>(world.rank()));
-    nn::Linear first(6, 8), second(8, 2);
+    nn::Linear first(6, width), second(width, 2);
     std::vector<Tensor> parameters = first.parameters();
     for (const Tensor& p : second.parameters()) parameters.push_back(p);
     const parallel::Replicas replicas(parameters, world, {.bucket = 1});  // each parameter has a bucket of its own
@@ -38,7 +38,7 @@ void run(const parallel::Group& world, const std::string& path, std::int64_t ste
         tape.backward(square(second(h) - 1).mean());
         adam.step();
         adam.zero_grad();
-        if (++step % 10 == 0 && world.rank() == 0) state.save();
+        if (++step % 10 == 0) world.on_rank(0, [&] { state.save(); });
     }
     world.barrier();
     if (world.rank() != 0) return;
