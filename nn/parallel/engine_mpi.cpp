@@ -22,6 +22,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kMostAtOnce = 1 << 28;  // numbers of one MPI call, whose count is an int
+constexpr std::int64_t kPieceBytes = 8 << 20;  // of an all_reduce: MPI's copy of more than 32 MB would be new pages each time
 constexpr std::size_t kTextBytes = 512;
 constexpr int kTensorTag = 1, kFailedTag = 2;
 constexpr int kQuestionTag = 1, kAnswerTag = 2;  // on the watchdogs' communicator
@@ -211,8 +212,9 @@ class MpiEngine final : public Engine {
 
     void all_reduce(void* data, std::int64_t count, DType dtype, Reduce reduce) override {
         auto* at = static_cast<std::byte*>(data);
-        for (std::int64_t done = 0; done < count; done += kMostAtOnce) {
-            const auto n = static_cast<int>(std::min(count - done, kMostAtOnce));
+        const std::int64_t most = kPieceBytes / item(dtype);
+        for (std::int64_t done = 0; done < count; done += most) {
+            const auto n = static_cast<int>(std::min(count - done, most));
             check(MPI_Allreduce(MPI_IN_PLACE, at + done * item(dtype), n, type_of(dtype), mpi_->operations(dtype, reduce), comm_), "MPI_Allreduce");
         }
     }
