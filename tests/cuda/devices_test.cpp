@@ -77,7 +77,79 @@ TEST_CASE("copies between devices go without the host, whoever has enabled that"
     CHECK(emulator::has_peer_access(1, 0));
     CHECK(y.to_vector<float>() == x.to_vector<float>());
 }
+
+TEST_CASE("events, streams and launches belong to one device", "[cuda]") {
+    const Stream first(cuda(0)), second(cuda(1));
+    cudaEvent_t event = nullptr;
+    CHECK(cudaSetDevice(0) == cudaSuccess);
+    CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess);
+    CHECK(cudaEventRecord(event, static_cast<cudaStream_t>(second.native_handle())) == cudaErrorInvalidResourceHandle);
+    CHECK(cudaEventRecord(event, static_cast<cudaStream_t>(first.native_handle())) == cudaSuccess);
+    CHECK(cudaStreamWaitEvent(static_cast<cudaStream_t>(second.native_handle()), event) == cudaSuccess);
+    const cudaLaunchConfig_t config{1, 1, 0, static_cast<cudaStream_t>(second.native_handle()), nullptr, 0};
+    CHECK(emulator::launch(config, [] {}) == cudaErrorInvalidResourceHandle);
+    CHECK(cudaEventDestroy(event) == cudaSuccess);
+    cudaGetLastError();
+    synchronize();
+}
 #endif
+
+TEST_CASE("random numbers do not depend on the device", "[cuda]") {
+    NEEDS_TWO_DEVICES;
+    std::vector<std::vector<float>> drawn;
+    for (const Device device : {cpu, cuda(0), cuda(1)}) {
+        manual_seed(4);
+        drawn.push_back(rand({50}, device).to_vector<float>());
+        const std::vector<float> next = rand({50}, device).to_vector<float>();
+        drawn.back().insert(drawn.back().end(), next.begin(), next.end());
+    }
+    CHECK(drawn[1] == drawn[0]);
+    CHECK(drawn[2] == drawn[0]);
+    // One generator, whichever device asks.
+    manual_seed(4);
+    std::vector<float> turns = rand({50}, cuda(1)).to_vector<float>();
+    const std::vector<float> next = rand({50}, cuda(0)).to_vector<float>();
+    turns.insert(turns.end(), next.begin(), next.end());
+    CHECK(turns == drawn[0]);
+}
+
+TEST_CASE("memory that two devices used is not handed out before both are through", "[cuda]") {
+    NEEDS_TWO_DEVICES;
+    const Stream reader(cuda(1));
+    for (int i = 0; i < 20; ++i) {
+        Tensor x = full({5000}, i, cuda(0)), y;
+        {
+            const StreamScope scope(reader);
+            y = x.to(cuda(1));
+        }
+        x = Tensor();
+        const Tensor other = full({5000}, -1, cuda(0));  // where x was
+        reader.synchronize();
+        CHECK(y[4999].item() == i);
+        CHECK(y[0].item() == i);
+    }
+}
+
+TEST_CASE("a thread for each device", "[cuda]") {
+    NEEDS_TWO_DEVICES;
+    double sums[2] = {};
+    std::vector<std::thread> threads;
+    for (const int device : {0, 1}) {
+        threads.emplace_back([&sums, device] {
+            const DeviceScope scope(cuda(device));
+            manual_seed(3);
+            const Tensor w = (randn({30, 30}) * 0.1).requires_grad_();
+            for (int i = 0; i < 10; ++i) {
+                Tape tape;
+                tape.backward(sum(square(tanh(matmul(randn({5, 30}), w)))));
+            }
+            if (w.grad().device() == cuda(device)) sums[device] = w.grad().sum().item();
+        });
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK(sums[0] != 0);
+    CHECK(sums[0] == sums[1]);
+}
 
 TEST_CASE("an op on tensors of two devices is an error that names both", "[cuda]") {
     NEEDS_TWO_DEVICES;

@@ -4,7 +4,9 @@
 // What is kept: every stream is a queue with a thread of its own, so work runs while the caller goes on, and in any order
 // unless an event says otherwise; the threads of a block stop at __syncthreads() and exchange values in warps; copies from
 // and to pageable memory return when CUDA's would (device 1 reads it through the host's page tables); errors of a kernel show up later. Reading device memory from the host
-// ends the program where the processor has protection keys. What is not: timing, memory models, textures; of graphs, those that are captured from one stream.
+// ends the program where the processor has protection keys. There are two devices: a kernel that reads the other one's memory ends the program, even
+// where copies may go from peer to peer, as kernels of theirs do not run at the same time. What is not: timing, memory models, textures; of graphs,
+// those that are captured from one stream.
 //
 // Only what cuda/ uses is here. Names and meanings are those of the CUDA Runtime API reference, version 13.
 #pragma once
@@ -47,6 +49,7 @@ enum cudaError_t {
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
+    cudaErrorInvalidResourceHandle = 400,
     cudaErrorNotReady = 600,
     cudaErrorIllegalAddress = 700,
     cudaErrorPeerAccessAlreadyEnabled = 704,
@@ -61,8 +64,12 @@ cudaError_t cudaPeekAtLastError();
 
 // --- Devices -------------------------------------------------------------------------------------------------------------
 
+struct cudaUUID_t {
+    char bytes[16];
+};
 struct cudaDeviceProp {
     char name[256];
+    cudaUUID_t uuid;
     std::size_t totalGlobalMem;
     int multiProcessorCount;
     int major, minor;
@@ -154,8 +161,14 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
 
 namespace emulator {
 
-/// Queues a task on a stream (null: the current device's default one).
+/// Queues a task on a stream (null: the current device's default one). It sees the memory of the stream's device.
 void enqueue(cudaStream_t stream, std::function<void()> task);
+/// For work of several devices: it sees no memory until it calls with_all_memory().
+void enqueue_apart(cudaStream_t stream, std::function<void()> task);
+void with_all_memory(const std::function<void()>& task);
+int device_of(cudaStream_t stream);
+/// Whether so many bytes there are memory of the device.
+bool is_memory_of(int device, const void* first, std::size_t bytes);
 cudaError_t launch(const cudaLaunchConfig_t& config, std::function<void()> kernel);
 void block_barrier();
 std::uint64_t exchange(unsigned mask, std::uint64_t value, unsigned from_lane);

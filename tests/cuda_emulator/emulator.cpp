@@ -87,6 +87,7 @@ class Hidden {
 };
 
 constexpr int kDevices = 2;
+constexpr int kAllDevices = -2;
 constexpr std::size_t kGuardBytes = 4096;
 
 // Everything is leaked: worker threads run until the process ends.
@@ -109,6 +110,9 @@ struct Emulator {
     std::atomic<int> kernels{0}, queries{0}, graphs{0}, captured{0};
     std::atomic<std::int64_t> blocks_launched{0};
     std::atomic<bool> has_access[kDevices][kDevices] = {};
+    // Whose memory can be touched, and by how many tasks it is at this moment: see Turn.
+    std::condition_variable turns;
+    int turn = kAllDevices, in_turn = 0;
 };
 
 Emulator& state() {
@@ -124,6 +128,39 @@ Emulator& state() {
 void allow_device_memory() {
     if (state().key >= 0) pkey_set(state().key, 0);
 }
+
+void protect(const Block& block, bool may_touch) {
+    if (block.device >= 0) mprotect(block.base, block.mapped - kGuardBytes, may_touch ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+
+// Unless TAPIR_EMULATOR_APART=0: tests in which two devices take turns all the time run several times as fast with it.
+const bool are_apart = [] {
+    const char* const wish = std::getenv("TAPIR_EMULATOR_APART");
+    return !wish || std::strcmp(wish, "0") != 0;
+}();
+
+// While it lives, a task may touch the memory of this device, or of all, and nobody that of the others.
+class Turn {
+ public:
+    explicit Turn(int device) {
+        const Hidden hidden;
+        if (!are_apart) device = kAllDevices;
+        Emulator& e = state();
+        std::unique_lock lock(e.mutex);
+        e.turns.wait(lock, [&] { return e.in_turn == 0 || e.turn == device; });
+        ++e.in_turn;
+        if (std::exchange(e.turn, device) == device) return;
+        for (const auto& [_, block] : e.blocks) protect(block, device == kAllDevices || block.device == device);
+    }
+    ~Turn() {
+        const Hidden hidden;
+        const std::lock_guard lock(state().mutex);
+        --state().in_turn;
+        state().turns.notify_all();
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+};
 
 bool uses_host_page_tables(int device) { return device == 1; }
 
@@ -276,6 +313,7 @@ struct Mark {
 }  // namespace
 
 struct EmulatedEvent {
+    int device;
     std::shared_ptr<Mark> mark;
 
     std::shared_ptr<Mark> last() const {
@@ -312,6 +350,16 @@ bool is_unsafe_now() {
 #define TAPIR_NOT_IN_CAPTURE(stream) \
     if ((stream)->breaks_capture()) return failed(cudaErrorStreamCaptureUnsupported)
 
+// Whether the memory is a device's, or page-locked, or (null) neither.
+const Block* block_of(const void* pointer) {
+    Emulator& e = state();
+    const std::lock_guard lock(e.mutex);
+    auto next = e.blocks.upper_bound(pointer);
+    if (next == e.blocks.begin()) return nullptr;
+    --next;
+    const auto* first = static_cast<const std::byte*>(next->first);
+    return static_cast<const std::byte*>(pointer) < first + next->second.bytes ? &next->second : nullptr;
+}
 // --- Blocks of threads ---------------------------------------------------------------------------------------------------
 //
 // The threads of a block run one after the other on fibers, each until it is done or has to wait for others. A fiber runs
@@ -516,7 +564,24 @@ bool is_launchable(const cudaLaunchConfig_t& c) {
 
 namespace emulator {
 
-void enqueue(cudaStream_t stream, Task task) { stream_or_default(stream)->add(std::move(task)); }
+void enqueue(cudaStream_t stream, Task task) {
+    EmulatedStream* const s = stream_or_default(stream);
+    s->add([device = s->device, task = std::move(task)] {
+        const Turn turn(device);
+        task();
+    });
+}
+
+void enqueue_apart(cudaStream_t stream, Task task) { stream_or_default(stream)->add(std::move(task)); }
+void with_all_memory(const Task& task) {
+    const Turn turn(kAllDevices);
+    task();
+}
+int device_of(cudaStream_t stream) { return stream_or_default(stream)->device; }
+bool is_memory_of(int device, const void* first, std::size_t bytes) {
+    const Block* const block = block_of(first);
+    return block && block->device == device && block == block_of(static_cast<const std::byte*>(first) + bytes - 1);
+}
 
 // False after an error, and where the kernel is to be one.
 static bool may_run() {
@@ -530,6 +595,7 @@ cudaError_t launch(const cudaLaunchConfig_t& config, Task kernel) {
     TAPIR_RETURN_STICKY;
     if (const cudaError_t error = state().next_launch.exchange(cudaSuccess); error != cudaSuccess) return failed(error);
     if (!is_launchable(config)) return failed(cudaErrorInvalidConfiguration);
+    if (stream_or_default(config.stream)->device != current_device) return failed(cudaErrorInvalidResourceHandle);
     ++(stream_or_default(config.stream)->is_captured() ? state().captured : state().kernels);
     state().blocks_launched += std::int64_t{config.gridDim.x} * config.gridDim.y * config.gridDim.z;
     enqueue(config.stream, [config, kernel = std::move(kernel)] {
@@ -592,6 +658,7 @@ const char* cudaGetErrorString(cudaError_t error) {
         case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
         case cudaErrorLaunchFailure: return "unspecified launch failure";
         case cudaErrorInvalidDevice: return "invalid device ordinal";
+        case cudaErrorInvalidResourceHandle: return "invalid resource handle";
         case cudaErrorNotReady: return "device not ready";
         default: return "an error";
     }
@@ -620,17 +687,17 @@ cudaError_t cudaSetDevice(int device) {
     current_device = device;
     return cudaSuccess;
 }
-static std::vector<EmulatedStream*> streams_here() {
+static std::vector<EmulatedStream*> streams_of(int device) {
     std::vector<EmulatedStream*> streams;
     const std::lock_guard lock(state().mutex);
     for (EmulatedStream* stream : state().streams) {
-        if (stream->device == current_device) streams.push_back(stream);
+        if (stream->device == device) streams.push_back(stream);
     }
     return streams;
 }
 cudaError_t cudaDeviceSynchronize() {
-    for (EmulatedStream* stream : streams_here()) TAPIR_NOT_IN_CAPTURE(stream);
-    for (EmulatedStream* stream : streams_here()) stream->wait();
+    for (EmulatedStream* stream : streams_of(current_device)) TAPIR_NOT_IN_CAPTURE(stream);
+    for (EmulatedStream* stream : streams_of(current_device)) stream->wait();
     TAPIR_RETURN_STICKY;
     return cudaSuccess;
 }
@@ -638,6 +705,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     if (device < 0 || device >= kDevices) return failed(cudaErrorInvalidDevice);
     *properties = {};
     std::snprintf(properties->name, sizeof(properties->name), "emulated CUDA device");
+    std::snprintf(properties->uuid.bytes, sizeof(properties->uuid.bytes), "%d of %d", device, getpid());
     properties->totalGlobalMem = state().capacity;
     properties->multiProcessorCount = 4;
     properties->major = 9;
@@ -678,6 +746,7 @@ cudaError_t new_block(void** pointer, std::size_t bytes, int device) {
     if (device >= 0 && e.key >= 0) pkey_mprotect(base, mapped, PROT_READ | PROT_WRITE, e.key);
     *pointer = static_cast<std::byte*>(base) + (mapped - rounded);
     e.blocks[*pointer] = {base, mapped + kGuardBytes, bytes, device};
+    protect(e.blocks[*pointer], e.turn == kAllDevices || e.turn == device);
     if (device >= 0) e.used[device] += bytes;
     return cudaSuccess;
 }
@@ -694,15 +763,15 @@ cudaError_t free_block(void* pointer) {
     return cudaSuccess;
 }
 
-// Whether the memory is a device's, or page-locked, or (null) neither.
-const Block* block_of(const void* pointer) {
-    Emulator& e = state();
-    const std::lock_guard lock(e.mutex);
-    auto next = e.blocks.upper_bound(pointer);
-    if (next == e.blocks.begin()) return nullptr;
-    --next;
-    const auto* first = static_cast<const std::byte*>(next->first);
-    return static_cast<const std::byte*>(pointer) < first + next->second.bytes ? &next->second : nullptr;
+// -1: no device's.
+int device_of(const void* pointer) {
+    const Block* block = block_of(pointer);
+    return block ? block->device : -1;
+}
+// Of a copy on a stream of this device.
+int turn_of(const void* to, const void* from, int device) {
+    const auto is_near = [&](const void* pointer) { return device_of(pointer) < 0 || device_of(pointer) == device; };
+    return is_near(to) && is_near(from) ? device : kAllDevices;
 }
 
 }  // namespace
@@ -713,9 +782,11 @@ cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
 }
 cudaError_t cudaFree(void* pointer) {
     TAPIR_UNSAFE_IN_CAPTURE;
-    const std::vector<EmulatedStream*> streams = streams_here();
+    const int device = device_of(pointer);
+    const std::vector<EmulatedStream*> streams = streams_of(device < 0 ? current_device : device);
     if (std::none_of(streams.begin(), streams.end(), [](EmulatedStream* s) { return s->is_held(); })) {
-        cudaDeviceSynchronize();  // as the real one does
+        for (EmulatedStream* stream : streams) TAPIR_NOT_IN_CAPTURE(stream);
+        for (EmulatedStream* stream : streams) stream->wait();  // as the real one does
         return free_block(pointer);
     }
     // That would be forever where a test holds a stream: the block goes when the last of them has come to this.
@@ -748,9 +819,15 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
     if (!source || !target) TAPIR_NOT_IN_CAPTURE(s);
     if (!source && !uses_host_page_tables(s->device)) {  // pageable: taken over before the call returns
         const auto* first = static_cast<const std::byte*>(from);
-        s->add([to, staged = std::vector(first, first + bytes)] { std::memcpy(to, staged.data(), staged.size()); });
+        s->add([to, device = turn_of(to, to, s->device), staged = std::vector(first, first + bytes)] {
+            const Turn turn(device);
+            std::memcpy(to, staged.data(), staged.size());
+        });
     } else {
-        s->add([=] { std::memmove(to, from, bytes); });
+        s->add([=, device = turn_of(to, from, s->device)] {
+            const Turn turn(device);
+            std::memmove(to, from, bytes);
+        });
     }
     if (!target) s->wait();
     return cudaSuccess;
@@ -760,7 +837,7 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, std::size_
 }
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
     TAPIR_RETURN_STICKY;
-    stream_or_default(stream)->add([=] { std::memset(to, value, bytes); });
+    emulator::enqueue(stream, [=] { std::memset(to, value, bytes); });
     return cudaSuccess;
 }
 
@@ -793,7 +870,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-    *event = new EmulatedEvent;
+    *event = new EmulatedEvent{current_device, nullptr};
     return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -805,6 +882,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     const Hidden hidden;
     TAPIR_RETURN_STICKY;
     TAPIR_NOT_IN_CAPTURE(stream_or_default(stream));
+    if (stream_or_default(stream)->device != event->device) return failed(cudaErrorInvalidResourceHandle);
     const auto mark = std::make_shared<Mark>();
     event->set(mark);
     stream_or_default(stream)->add([mark] { mark->reach(); });
@@ -827,6 +905,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
     const Hidden hidden;
+    if (begin->device != end->device) return failed(cudaErrorInvalidResourceHandle);
     const std::lock_guard lock(marks_mutex);
     *milliseconds = std::chrono::duration<float, std::milli>(end->mark->time - begin->mark->time).count();
     return cudaSuccess;
