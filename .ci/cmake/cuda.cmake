@@ -1,17 +1,21 @@
-# The CUDA device: decides whether it is built, and how. Sets TAPIR_WITH_CUDA and TAPIR_CUDA_SOURCES, and adds to
-# TAPIR_PRIVATE_LIBS and to what a user of the static library must link (see dependencies.cmake).
+# The CUDA device: decides whether it is built, and how. Sets TAPIR_WITH_CUDA, TAPIR_CUDA_SOURCES and TAPIR_WITH_NCCL, and adds to
+# TAPIR_PRIVATE_LIBS, TAPIR_PARALLEL_LIBS and to what a user of the static libraries must link (see dependencies.cmake).
 #
 # AUTO takes it where there are both nvcc and a GPU, so that a build elsewhere stays quick. EMULATED compiles the same
 # sources as C++ against tests/cuda_emulator, where kernels run on CPU threads: for tests on machines without a GPU.
 find_program(TAPIR_NVCC nvcc HINTS ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
 mark_as_advanced(TAPIR_NVCC)
 set(TAPIR_WITH_CUDA OFF)
+set(TAPIR_WITH_NCCL OFF)
 if(TAPIR_CUDA STREQUAL "ON" OR TAPIR_CUDA STREQUAL "EMULATED")
     set(TAPIR_WITH_CUDA ON)
 elseif(TAPIR_CUDA STREQUAL "AUTO" AND TAPIR_NVCC AND EXISTS /dev/nvidia0)
     set(TAPIR_WITH_CUDA ON)
 endif()
 if(NOT TAPIR_WITH_CUDA)
+    if(TAPIR_NCCL STREQUAL "ON")
+        message(FATAL_ERROR "TAPIR_NCCL=ON, but the CUDA device is not built: TAPIR_CUDA=ON builds it")
+    endif()
     return()
 endif()
 
@@ -39,6 +43,10 @@ if(TAPIR_CUDA STREQUAL "EMULATED")
     set_property(SOURCE ${PROJECT_SOURCE_DIR}/tests/cuda_emulator/nvrtc.cpp PROPERTY COMPILE_DEFINITIONS
                  TAPIR_EMULATOR_COMPILER="${CMAKE_CXX_COMPILER}" TAPIR_EMULATOR_DIR="${PROJECT_SOURCE_DIR}/tests/cuda_emulator")
     tapir_use_nvrtc()
+    if(NOT TAPIR_NCCL STREQUAL "OFF")
+        set(TAPIR_WITH_NCCL ON)
+    endif()
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/cuda/parallel/nccl.cpp PROPERTIES INCLUDE_DIRECTORIES ${PROJECT_SOURCE_DIR}/tests/cuda_emulator)
     set_source_files_properties(${TAPIR_CUDA_SOURCES} PROPERTIES LANGUAGE CXX
                                 INCLUDE_DIRECTORIES ${PROJECT_SOURCE_DIR}/tests/cuda_emulator
                                 COMPILE_OPTIONS -Wno-maybe-uninitialized)  # g++ does not see through loops of packs
@@ -84,5 +92,19 @@ if(NOT TAPIR_NVRTC STREQUAL "OFF")
         string(APPEND TAPIR_PC_LIBS " -lnvrtc")
     elseif(TAPIR_NVRTC STREQUAL "ON")
         message(FATAL_ERROR "TAPIR_NVRTC=ON, but libnvrtc of CUDA 12.8 or newer was not found")
+    endif()
+endif()
+if(NOT TAPIR_NCCL STREQUAL "OFF")
+    find_package(NCCL QUIET)
+    if(NCCL_FOUND)
+        set(TAPIR_WITH_NCCL ON)
+        list(APPEND TAPIR_PARALLEL_LIBS NCCL::nccl)
+        list(APPEND TAPIR_FIND_PARALLEL NCCL)
+        string(APPEND TAPIR_PARALLEL_PC_LIBS " ${NCCL_LIBRARY}")
+        message(STATUS "Tapir::parallel: NCCL ${NCCL_VERSION} for CUDA tensors")
+    elseif(TAPIR_NCCL STREQUAL "ON")
+        message(FATAL_ERROR "TAPIR_NCCL=ON, but nccl.h or libnccl was not found; -D NCCL_ROOT=DIR names a folder that has them in include and lib")
+    else()
+        message(STATUS "Tapir::parallel: CUDA tensors go through the host, as NCCL (nccl.h, libnccl) is not there")
     endif()
 endif()

@@ -69,7 +69,8 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/TapirConfig.cmake.in Tap
 write_basic_package_version_file(TapirConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/TapirConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/TapirConfigVersion.cmake
               ${CMAKE_CURRENT_LIST_DIR}/FindDNNL.cmake ${CMAKE_CURRENT_LIST_DIR}/FindLinalgLAPACK.cmake ${CMAKE_CURRENT_LIST_DIR}/FindBoostContext.cmake
-              ${CMAKE_CURRENT_LIST_DIR}/FindCUDNN.cmake ${CMAKE_CURRENT_LIST_DIR}/FindOnnxProto.cmake
+              ${CMAKE_CURRENT_LIST_DIR}/FindCUDNN.cmake ${CMAKE_CURRENT_LIST_DIR}/FindNCCL.cmake
+              ${CMAKE_CURRENT_LIST_DIR}/FindOnnxProto.cmake
         DESTINATION ${package_dir})
 
 file(RELATIVE_PATH TAPIR_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)

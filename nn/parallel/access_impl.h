@@ -19,7 +19,7 @@ class Access {
     /// Null: a process alone.
     static Channel* channel(const Group& group) noexcept;
     static Engine* engine(const Group& group) noexcept;
-    /// Puts an all_reduce in line and returns. x: contiguous, in the host's memory; nobody touches it meanwhile.
+    /// Puts an all_reduce in line and returns. x: contiguous; nobody touches it meanwhile, on a device: no other stream than the current one.
     static std::shared_ptr<Work> begin_sum(const Group& group, const Tensor& x, Call call);
 };
 

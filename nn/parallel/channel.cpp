@@ -8,13 +8,14 @@
 #include <utility>
 
 #include "tapir/autograd/watch/communication_impl.h"
+#include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 
 namespace tapir::parallel {
 namespace {
 
 constexpr int kExitCode = 75;  // EX_TEMPFAIL: start again from the last checkpoint
-constexpr double kAbortSeconds = 5;
+constexpr double kAbortSeconds = 5, kDeviceSeconds = 2;
 constexpr std::chrono::seconds kLinger{2};  // other ranks' watchdogs speak within it: mpirun ends all when the first has gone
 constexpr std::size_t kHostBytes = 64;
 constexpr std::chrono::microseconds kServes{100};  // between looks at windows
@@ -64,6 +65,7 @@ void Work::wait() {
     }
     if (profile != 0) detail::note_communication_wait(profile, channel_, begin, detail::profile_ticks());
     if (error_) std::rethrow_exception(error_);
+    if (device_ != cpu) Stream::current(device_).wait_event(ended_);
 }
 
 void Work::finish() {
@@ -116,11 +118,14 @@ Channel::~Channel() {
     thread_.join();
 }
 
-std::shared_ptr<Work> Channel::post(Engine& engine, Call call, std::function<void()> run, bool compares) {
+std::shared_ptr<Work> Channel::post(Engine& engine, Call call, std::function<void()> run, bool compares, Device device) {
     auto work = std::make_shared<Work>();
     work->channel_ = this;
+    work->device_ = device;
+    Event may_begin;
+    if (device != cpu) may_begin = Stream::current(device).record_event();
     const std::lock_guard lock(mutex_);
-    line_.push_back({&engine, std::move(call), std::move(run), work, compares});
+    line_.push_back({&engine, std::move(call), std::move(run), work, compares, false, std::move(may_begin)});
     changed_.notify_all();
     return work;
 }
@@ -149,6 +154,16 @@ void Channel::end(const std::string& reason) {
     if (!ended_.empty()) return;
     ended_ = reason;
     engines_.front()->abort(reason, kAbortSeconds);
+    end_on_devices();
+}
+
+// All ranks have agreed on what is on devices: it ends by itself, unless one of them did not come to put it there.
+void Channel::end_on_devices() {
+    if (made_.empty()) return;
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::duration<double>(kDeviceSeconds), [this] { return on_devices_.empty(); });
+    lock.unlock();
+    for (const Made& made : made_) made.collectives->abort();
 }
 
 // This and the next: under the lock.
@@ -221,6 +236,7 @@ void Channel::serve() {
         if (job.has_overtaken && job.work->error_) fail_overtaken(job);
         job.work->finish();
     }
+    while (!made_.empty()) made_.pop_back();  // the last one first, on all ranks: they wait for each other in it
     while (engines_.size() > 1) engines_.pop_back();
     engines_.front()->finish();
     engines_.clear();
@@ -238,6 +254,7 @@ bool Channel::do_job(Job& job) {
     came_at_ = job.compares ? 0 : begin;
     came_bytes_ = job.call.bytes;
     std::exception_ptr& error = job.work->error_;
+    bool is_agreed = false;
     try {
         if (!ended_.empty()) {
             if (job.call.loc.line() != 0) fail<CommError>(job.call.loc, "{}: no more calls are possible, as {}", job.call.op, ended_);
@@ -247,16 +264,50 @@ bool Channel::do_job(Job& job) {
             if (!compare(job)) return false;
             came(job.call.bytes);
         }
-        job.run();
+        is_agreed = job.compares;
+        job.work->device_ == cpu ? job.run() : run_on_device(job);
     } catch (const EngineError& e) {
         error = std::make_exception_ptr(CommError(fmt::format("{}: {}", job.call.op, e.what()), job.call.loc));
         end(e.what());
+    } catch (const std::exception& e) {
+        error = std::current_exception();
+        if (is_agreed) end(e.what());  // the other ranks are in the call, which this one has left
     } catch (...) {
         error = std::current_exception();
+        if (is_agreed) end("an exception");
     }
     job.run = nullptr;  // what it holds is let go before the caller goes on
     if (profile != 0 && job.call.loc.line() != 0) report(job, profile, begin);
     return true;
+}
+
+// See Note [Collectives on devices].
+void Channel::run_on_device(Job& job) {
+    const Device device = job.work->device_;
+    auto at = streams_.find(device.index);
+    if (at == streams_.end()) at = streams_.emplace(device.index, Stream(device)).first;
+    const Stream& stream = at->second;
+    device_api::select(device);
+    const StreamScope scope(stream);
+    stream.wait_event(job.may_begin);
+    used_ = nullptr;
+    job.run();
+    job.work->ended_ = stream.record_event();
+    const std::lock_guard lock(mutex_);
+    on_devices_.push_back({job.engine, used_, job.call, job.work, Clock::now()});
+    changed_.notify_all();
+}
+
+Collectives& Channel::collectives(Engine& engine, Device device) {
+    if (device == cpu) return engine;
+    const int own = device.index;
+    std::vector<int> devices(static_cast<std::size_t>(engine.size()));
+    engine.all_gather(&own, devices.data(), std::vector<std::int64_t>(devices.size(), sizeof(own)));
+    for (const Made& made : made_) {
+        if (made.engine == &engine && made.devices == devices) return *(used_ = made.collectives.get());
+    }
+    made_.push_back({&engine, devices, device_collectives(engine, device)});
+    return *(used_ = made_.back().collectives.get());
 }
 
 void Channel::came(std::int64_t bytes) {
@@ -302,29 +353,72 @@ bool Channel::compare(const Job& job) {
 void Channel::watch() {
     using namespace std::chrono_literals;
     std::unique_lock lock(mutex_);
-    while (!(closes_ && line_.empty() && !current_)) {
-        changed_.wait_for(lock, 100ms);
+    while (!(closes_ && line_.empty() && !current_ && on_devices_.empty())) {
+        changed_.wait_for(lock, on_devices_.empty() ? 100ms : 10ms);
         lock.unlock();
         first_->answer();
         lock.lock();
-        if (!current_ || Clock::now() - began_ < std::chrono::duration<double>(timeout_)) continue;
-        Engine& engine = *current_->engine;
-        const Call call = current_->call;
-        lock.unlock();
-        const std::optional<std::vector<int>> missing = engine.missing();
-        std::string ranks;
-        for (const int rank : missing.value_or(std::vector<int>()))
-            ranks += fmt::format("{}rank {} ({})", ranks.empty() ? "" : ", ", rank, engine.hosts[static_cast<std::size_t>(rank)]);
-        if (ranks.empty()) ranks = missing ? "other ranks, which have all come to it" : "other ranks";
-        lock.lock();
-        if (!current_ || Clock::now() - began_ < std::chrono::duration<double>(timeout_)) continue;  // it has gone on meanwhile
-        const std::string text = fmt::format("{}: {}{} waits {} s for {}: rank {} ends the program\n", detail::file_and_line(call.loc), call.text(),
-                                             note_of(call), timeout_, ranks, engine.rank());
-        std::fputs(text.c_str(), stderr);
-        std::fflush(stderr);
-        for (const auto end = Clock::now() + kLinger; Clock::now() < end; std::this_thread::sleep_for(10ms)) first_->answer();
-        ::_exit(kExitCode);  // the lock is still held: no call returns meanwhile, and the program cannot end in another way
+        look_at_devices(lock);
+        look_at_current(lock);
     }
+}
+
+void Channel::look_at_current(std::unique_lock<std::mutex>& lock) {
+    const auto is_late = [this] { return current_ && Clock::now() - began_ >= std::chrono::duration<double>(timeout_); };
+    if (!is_late()) return;
+    Engine& engine = *current_->engine;
+    const Call call = current_->call;
+    lock.unlock();
+    const std::optional<std::vector<int>> missing = engine.missing();
+    std::string ranks;
+    for (const int rank : missing.value_or(std::vector<int>()))
+        ranks += fmt::format("{}rank {} ({})", ranks.empty() ? "" : ", ", rank, engine.hosts[static_cast<std::size_t>(rank)]);
+    if (ranks.empty()) ranks = missing ? "other ranks, which have all come to it" : "other ranks";
+    lock.lock();
+    if (is_late()) give_up(engine, call, ranks);  // else it has gone on meanwhile
+}
+
+// Lets go of the calls that devices have done, and ends all where a device, or another rank, will not go on.
+void Channel::look_at_devices(std::unique_lock<std::mutex>& lock) {
+    while (!on_devices_.empty()) {
+        const OnDevice first = on_devices_.front();  // only this thread takes one out
+        lock.unlock();
+        bool is_done = true, is_stuck = false;
+        std::string problem;
+        try {
+            is_done = first.work->ended_.query();
+            if (!is_done && first.collectives) first.collectives->check();
+            if (!is_done) problem = first.engine->failure_of_others();
+        } catch (const std::exception& e) {
+            problem = e.what();
+            is_stuck = true;
+        }
+        lock.lock();
+        is_stuck_ |= is_stuck;
+        if (!problem.empty() && !std::exchange(ends_, true)) {
+            Job job{first.engine, {"abort", "", Loc{}}, [this, problem] { end(problem); }, std::make_shared<Work>(), false};
+            line_.push_front(std::move(job));
+            changed_.notify_all();
+        }
+        if (is_done || is_stuck_) {
+            on_devices_.pop_front();
+            changed_.notify_all();
+        } else if (Clock::now() - first.began < std::chrono::duration<double>(timeout_)) {
+            return;
+        } else {
+            give_up(*first.engine, first.call, name(first.work->device_) + ", where what comes before it, here or on another rank, is not done");
+        }
+    }
+}
+
+// The lock is held: no call returns meanwhile, and the program cannot end in another way.
+void Channel::give_up(const Engine& engine, const Call& call, const std::string& awaited) const {
+    const std::string text = fmt::format("{}: {}{} waits {} s for {}: rank {} ends the program\n", detail::file_and_line(call.loc), call.text(),
+                                         note_of(call), timeout_, awaited, engine.rank());
+    std::fputs(text.c_str(), stderr);
+    std::fflush(stderr);
+    for (const auto end = Clock::now() + kLinger; Clock::now() < end; std::this_thread::sleep_for(std::chrono::milliseconds(10))) first_->answer();
+    ::_exit(kExitCode);
 }
 
 }  // namespace tapir::parallel

@@ -1,5 +1,11 @@
 // The thread of a process that talks to other ranks. Calls of all groups wait in one line, in the order in which the program makes them: so ranks whose
 // programs are alike never wait for each other in a circle. While it waits, the program computes on, as backward() does while gradients travel.
+//
+// Note [Collectives on devices]
+// Each channel has a stream of its own on each CUDA device that it is called for. What the thread puts there comes after what the caller's stream had when
+// it called, and the caller's stream goes on after it: nobody waits on the host, and the thread takes the next call while the device still works. As all
+// ranks agree on each call before they put it on their streams, these have the same calls in the same order. The watchdog looks at the calls whose
+// event has not happened yet.
 #pragma once
 
 #include <chrono>
@@ -7,12 +13,14 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "tapir/nn/parallel/engine_impl.h"
+#include "tapir/core/stream.h"
+#include "tapir/nn/parallel/on_device_impl.h"
 
 namespace tapir::parallel {
 
@@ -31,7 +39,7 @@ struct Call {
 /// A call that waits in line, runs, or is done.
 class Work {
  public:
-    /// Throws CommError if it failed.
+    /// Throws CommError if it failed. What it has put on a CUDA device comes before what the thread's current stream there gets from here on.
     void wait();
 
  private:
@@ -42,6 +50,8 @@ class Work {
     std::condition_variable changed_;
     bool is_done_ = false;
     std::exception_ptr error_;
+    Device device_;
+    Event ended_;  // on a device
 };
 
 class Channel {
@@ -55,8 +65,11 @@ class Channel {
 
     Engine& world() noexcept { return *engines_.front(); }
     double timeout() const noexcept { return timeout_; }
-    /// Compares the call with those of the other ranks (not so messages between two ranks), and calls run() if they are alike.
-    std::shared_ptr<Work> post(Engine& engine, Call call, std::function<void()> run, bool compares = true);
+    /// Compares the call with those of the other ranks (not so messages between two ranks), and calls run() if they are alike. On a CUDA device, what
+    /// run() puts on the current stream comes after what the caller's has now.
+    std::shared_ptr<Work> post(Engine& engine, Call call, std::function<void()> run, bool compares = true, Device device = cpu);
+    /// Of the thread, in run(): for tensors that lie on the call's device.
+    Collectives& collectives(Engine& engine, Device device);
     /// Of the thread: makes an engine that lives as long as this.
     Engine& add(std::unique_ptr<Engine> engine);
     /// Of the thread, in a call that is not compared: what it waited for has come, so many bytes.
@@ -73,6 +86,19 @@ class Channel {
         std::shared_ptr<Work> work;
         bool compares;
         bool has_overtaken = false;  // calls that yield
+        Event may_begin{};           // on a device
+    };
+    struct OnDevice {  // a call that a device may still work on
+        Engine* engine;
+        DeviceCollectives* collectives;
+        Call call;
+        std::shared_ptr<Work> work;
+        Clock::time_point began;
+    };
+    struct Made {
+        Engine* engine;
+        std::vector<int> devices;  // of its ranks
+        std::unique_ptr<DeviceCollectives> collectives;
     };
 
     explicit Channel(double timeout) : timeout_(timeout) {}
@@ -84,8 +110,13 @@ class Channel {
     void fail_overtaken(const Job& job);
     bool do_job(Job& job);
     bool compare(const Job& job);
+    void run_on_device(Job& job);
     void report(const Job& job, std::uint64_t profile, std::int64_t begin) noexcept;
     void end(const std::string& reason);
+    void end_on_devices();
+    void look_at_devices(std::unique_lock<std::mutex>& lock);
+    void look_at_current(std::unique_lock<std::mutex>& lock);
+    [[noreturn]] void give_up(const Engine& engine, const Call& call, const std::string& awaited) const;
     static void introduce(Engine& engine);
 
     const double timeout_;
@@ -93,6 +124,9 @@ class Channel {
     Engine* first_ = nullptr;                       // of them; for the watchdog
     std::string ended_;                             // of the thread: why there are no more calls
     std::int64_t came_at_ = 0, came_bytes_ = 0;     // of the thread, for profiles: what its call has waited for
+    std::map<int, Stream> streams_;                 // of the thread, by device
+    std::vector<Made> made_;                        // of the thread
+    DeviceCollectives* used_ = nullptr;             // by the call that runs
     const int unwinding_ = std::uncaught_exceptions();
 
     std::mutex mutex_;  // of what follows
@@ -102,6 +136,9 @@ class Channel {
     bool closes_ = false, watched_ = true;  // the watchdog ends before the thread
     const Job* current_ = nullptr;          // for the watchdog
     Clock::time_point began_;
+    std::deque<OnDevice> on_devices_;
+    bool is_stuck_ = false;  // a device's
+    bool ends_ = false;      // the watchdog has put an end in line
 
     std::thread thread_, watchdog_;
 };

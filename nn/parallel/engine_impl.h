@@ -1,6 +1,6 @@
 // What moves bytes between ranks: MPI, Gloo, or threads of one process. Each is in one .cpp; nothing else sees its headers.
 //
-// All calls but answer() and missing() come from the channel's thread (channel_impl.h), for all groups of a process in one order.
+// All calls but answer(), missing() and failure_of_others() come from the channel's thread (channel_impl.h), for all groups of a process in one order.
 #pragma once
 
 #include <atomic>
@@ -52,18 +52,10 @@ enum class Found : std::uint8_t { nowhere, outside, in_other_call, in_this_call 
 /// Which ranks the others wait for. Those in an earlier call are not meant, unless there is nobody else: they wait themselves.
 std::vector<int> missing_of(const std::vector<Found>& by_rank);
 
-class Engine {
+/// What ranks compute together, of bytes in the host's memory or (on_device_impl.h) a device's.
+class Collectives {
  public:
-    virtual ~Engine() = default;
-    virtual int rank() const noexcept = 0;
-    virtual int size() const noexcept = 0;
-    virtual const char* name() const noexcept = 0;
-    std::vector<std::string> hosts;      // of the ranks, for messages; set by the channel
-    std::atomic<int> waits_for{-1};      // the rank without which this one does not go on, where it is one; for missing()
-    std::atomic<bool> is_called{false};  // of the first engine: this process is in a call of one of them; set by the channel
-
-    /// Waits for a call of all ranks, and compares the calls. All functions below follow one of these that found all alike, but send() and receive().
-    virtual Agreement agree(std::uint64_t fingerprint, const std::string& text) = 0;
+    virtual ~Collectives() = default;
     /// Every rank gets the sum, product, least or greatest of all ranks' numbers: the same bits. `reduce` is not mean.
     virtual void all_reduce(void* data, std::int64_t count, DType dtype, Reduce reduce) = 0;
     virtual void broadcast(void* data, std::int64_t bytes, int root) = 0;
@@ -73,6 +65,19 @@ class Engine {
     virtual void reduce_scatter(void* in, void* out, std::int64_t count, DType dtype, Reduce reduce) = 0;
     /// Part i of `in`, of so many bytes, goes to rank i, and becomes part rank() of its `out`.
     virtual void all_to_all(const void* in, void* out, std::int64_t bytes) = 0;
+};
+
+class Engine : public Collectives {
+ public:
+    virtual int rank() const noexcept = 0;
+    virtual int size() const noexcept = 0;
+    virtual const char* name() const noexcept = 0;
+    std::vector<std::string> hosts;      // of the ranks, for messages; set by the channel
+    std::atomic<int> waits_for{-1};      // the rank without which this one does not go on, where it is one; for missing()
+    std::atomic<bool> is_called{false};  // of the first engine: this process is in a call of one of them; set by the channel
+
+    /// Waits for a call of all ranks, and compares the calls. All collectives follow one of these that found all alike, and split(), too.
+    virtual Agreement agree(std::uint64_t fingerprint, const std::string& text) = 0;
     /// Does not wait for the receiver: the bytes are kept until they are sent.
     virtual void send(const std::vector<std::byte>& bytes, int to) = 0;
     virtual std::vector<std::byte> receive(int from) = 0;
@@ -97,6 +102,8 @@ class Engine {
     /// Finds out, within three seconds, which ranks have not come to the call that this rank waits in; nothing: that cannot be known. From the watchdog's
     /// thread.
     virtual std::optional<std::vector<int>> missing() { return {}; }
+    /// From the watchdog's thread: why another rank has called abort(), where an engine can know that outside of a call; empty: none has.
+    virtual std::string failure_of_others() { return {}; }
     /// Why the ranks that are left cannot go on when one has gone; null: they can.
     virtual const char* why_no_survivors() const noexcept = 0;
     /// Of the first engine, after abort(), from the thread of another channel: makes an engine of the ranks that are left.

@@ -232,6 +232,14 @@ class ThreadEngine final : public Engine {
     const char* why_no_survivors() const noexcept override {
         return "ranks that are threads end together: spawn() throws what the first of them threw";
     }
+    std::string failure_of_others() override {
+        const std::lock_guard lock(room_->mutex);
+        for (int i = 0; i < size(); ++i) {
+            const auto at_i = static_cast<std::size_t>(i);
+            if (i != rank_ && room_->failed[at_i]) return "rank " + std::to_string(i) + " failed: " + room_->texts[at_i];
+        }
+        return {};
+    }
 
  private:
     template <class T>

@@ -6,6 +6,7 @@
 
 #include "tapir/autograd/function.h"
 #include "tapir/autograd/tape.h"
+#include "tapir/core/device_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/generator.h"
 #include "tapir/core/make_impl.h"
@@ -23,9 +24,16 @@ const char* name_of(Reduce reduce) {
     return names[static_cast<int>(reduce)];
 }
 
-std::string text_of(const Tensor& x) { return fmt::format("{} {}", name(x.dtype()), x.shape()); }
+std::string text_of(DType dtype, const Shape& shape, Device device) {
+    return fmt::format("{} {}{}", name(dtype), shape, device == cpu ? "" : " on CUDA");
+}
+std::string text_of(const Tensor& x) { return text_of(x.dtype(), x.shape(), x.device()); }
 
-void* data_of(const Tensor& t) { return t.impl()->data; }
+// Of the channel's thread: a device's memory is kept until its stream, too, is through with it.
+void* data_of(const Tensor& t) {
+    if (t.device() != cpu && t.numel() > 0) device_api::used_here(*t.impl()->storage);
+    return t.impl()->data;
+}
 std::int64_t bytes_of(const Tensor& t) { return t.numel() * static_cast<std::int64_t>(itemsize(t.dtype())); }
 
 void check_reduce(const char* op, const Tensor& x, Reduce reduce, const Loc& loc) {
@@ -41,10 +49,10 @@ Reduce summed(Reduce reduce) { return reduce == Reduce::mean ? Reduce::sum : red
 // Of a sum over the ranks where it is to be their mean.
 Tensor averaged(const Tensor& x, Reduce reduce, const Group& group) { return reduce == Reduce::mean ? x / group.size() : x; }
 
-// A copy in the host's memory, contiguous, that nobody else sees.
-Tensor host_copy(const Tensor& x) {
+// Contiguous, on the same device; nobody else sees it.
+Tensor own_copy(const Tensor& x) {
     const NoGradScope pause;
-    return x.device() == cpu ? x.detach().clone().contiguous() : x.detach().to(cpu).contiguous();
+    return x.detach().clone().contiguous();
 }
 
 // --- Messages between two ranks ------------------------------------------------------------------------------------------
@@ -57,7 +65,8 @@ struct MessageHead {
 };
 
 std::vector<std::byte> message_of(const Tensor& x, bool needs_gradient) {
-    const Tensor host = host_copy(x);
+    const NoGradScope pause;
+    const Tensor host = x.detach().to(cpu).contiguous();
     MessageHead head;
     head.rank = x.dim();
     std::copy_n(host.impl()->sizes, head.rank, head.sizes);
@@ -105,7 +114,9 @@ Engine* Access::engine(const Group& group) noexcept { return group.state_ ? grou
 std::shared_ptr<Work> Access::begin_sum(const Group& group, const Tensor& x, Call call) {
     Engine* const engine = group.state_->engine;
     call.bytes = bytes_of(x);
-    return group.state_->channel->post(*engine, std::move(call), [engine, x] { engine->all_reduce(data_of(x), x.numel(), x.dtype(), Reduce::sum); });
+    Channel* const channel = group.state_->channel.get();
+    const auto run = [channel, engine, x] { channel->collectives(*engine, x.device()).all_reduce(data_of(x), x.numel(), x.dtype(), Reduce::sum); };
+    return channel->post(*engine, std::move(call), run, true, x.device());
 }
 
 // --- Group ---------------------------------------------------------------------------------------------------------------
@@ -118,23 +129,30 @@ static void call_and_wait(const Group& group, Call call, std::function<void()> r
     Access::channel(group)->post(*Access::engine(group), std::move(call), std::move(run), compares)->wait();
 }
 
+// For tensors on a device: run(collectives).
+template <class Run>
+static void call_on(Device device, const Group& group, Call call, const Run& run) {
+    Channel* const channel = Access::channel(group);
+    Engine* const engine = Access::engine(group);
+    channel->post(*engine, std::move(call), [&] { run(channel->collectives(*engine, device)); }, true, device)->wait();
+}
+
 static void check_rank(const char* op, const Group& group, int rank, bool may_be_own, const Loc& loc) {
     if (rank < 0 || rank >= group.size()) fail<ValueError>(loc, "{}: there is no rank {} in a group of {}", op, rank, group.size());
     if (!may_be_own && rank == group.rank()) fail<ValueError>(loc, "{}: rank {} is this one", op, rank);
 }
 
-// x becomes the result; it is contiguous and in the host's memory.
-static void all_reduce_host(const Group& group, const Tensor& x, Reduce reduce, const Loc& loc) {
-    Engine* const engine = Access::engine(group);
-    call_and_wait(group, {"all_reduce", fmt::format("{}, {}", text_of(x), name_of(reduce)), loc, {}, bytes_of(x)},
-                  [&] { engine->all_reduce(data_of(x), x.numel(), x.dtype(), summed(reduce)); });
+// x becomes the result; it is contiguous.
+static void all_reduce_own(const Group& group, const Tensor& x, Reduce reduce, const Loc& loc) {
+    call_on(x.device(), group, {"all_reduce", fmt::format("{}, {}", text_of(x), name_of(reduce)), loc, {}, bytes_of(x)},
+            [&](Collectives& with) { with.all_reduce(data_of(x), x.numel(), x.dtype(), summed(reduce)); });
 }
 
 static Tensor all_reduced(const Group& group, const Tensor& x, Reduce reduce, const Loc& loc) {
-    const Tensor host = host_copy(x);
-    all_reduce_host(group, host, reduce, loc);
+    const Tensor own = own_copy(x);
+    all_reduce_own(group, own, reduce, loc);
     const NoGradScope pause;
-    return averaged(host.to(x.device()), reduce, group);
+    return averaged(own, reduce, group);
 }
 
 Tensor Group::all_reduce(In x, Reduce reduce, Loc loc) const {
@@ -166,14 +184,14 @@ static void check_in_place(const char* op, const Tensor& x, const Loc& loc) {
     if (x.requires_grad() && !x.is_leaf()) fail<TapeError>(loc, "{}_: x is recorded; take x = group.{}(x), or x.detach()", op, op);
 }
 
-// Writes what it computes in the host's memory back to x, which keeps its device and strides.
+// Writes what it computes back to x, which keeps its strides.
 template <class Run>
 static void in_place(const Tensor& x, const Loc& loc, const Run& run) {
-    const Tensor host = host_copy(x);
-    run(host);
+    const Tensor own = own_copy(x);
+    run(own);
     const NoGradScope pause;
     const CallerScope caller(loc);
-    Tensor(x).copy_(host);
+    Tensor(x).copy_(own);
 }
 
 void Group::all_reduce_(const Tensor& x, Reduce reduce, Loc loc) const {
@@ -181,16 +199,15 @@ void Group::all_reduce_(const Tensor& x, Reduce reduce, Loc loc) const {
     check_in_place("all_reduce", x, line);
     check_reduce("all_reduce", x, reduce, line);
     if (!state_) return;
-    in_place(x, line, [&](const Tensor& host) {
-        all_reduce_host(*this, host, reduce, line);
-        if (reduce == Reduce::mean) Tensor(host).div_(size());
+    in_place(x, line, [&](const Tensor& own) {
+        all_reduce_own(*this, own, reduce, line);
+        if (reduce == Reduce::mean) Tensor(own).div_(size());
     });
 }
 
-static void broadcast_host(const Group& group, const Tensor& x, int root, const Loc& loc) {
-    Engine* const engine = Access::engine(group);
-    call_and_wait(group, {"broadcast", fmt::format("{}, from {}", text_of(x), root), loc, {}, bytes_of(x)},
-                  [&] { engine->broadcast(data_of(x), bytes_of(x), root); });
+static void broadcast_own(const Group& group, const Tensor& x, int root, const Loc& loc) {
+    call_on(x.device(), group, {"broadcast", fmt::format("{}, from {}", text_of(x), root), loc, {}, bytes_of(x)},
+            [&](Collectives& with) { with.broadcast(data_of(x), bytes_of(x), root); });
 }
 
 Tensor Group::broadcast(In x, int root, Loc loc) const {
@@ -201,9 +218,9 @@ Tensor Group::broadcast(In x, int root, Loc loc) const {
     static const OpInfo& op = CustomFunction::row_named("broadcast");
     Rule rule;
     rule.forward = [group = *this, root, line](const Tensor& t) {
-        const Tensor host = host_copy(t);
-        broadcast_host(group, host, root, line);
-        return host.to(t.device());
+        const Tensor own = own_copy(t);
+        broadcast_own(group, own, root, line);
+        return own;
     };
     rule.backward = [group = *this, root, line](const Tensor& g, const FunctionContext&) { return group.reduce({g, line}, root, Reduce::sum, line); };
     return recorded(op, x.tensor, std::move(rule), line);
@@ -235,34 +252,33 @@ void Group::broadcast_(const Tensor& x, int root, Loc loc) const {
     check_in_place("broadcast", x, line);
     check_rank("broadcast", *this, root, true, line);
     if (!state_) return;
-    in_place(x, line, [&](const Tensor& host) { broadcast_host(*this, host, root, line); });
+    in_place(x, line, [&](const Tensor& own) { broadcast_own(*this, own, root, line); });
 }
 
 // Of dimension 0. sizes: the ranks' sizes there.
 static Tensor gathered(const Group& group, const Tensor& x, std::vector<std::int64_t>& sizes, const Loc& loc) {
-    const Tensor host = host_copy(x);
+    const Tensor own = own_copy(x);
     Engine* const engine = Access::engine(group);
     const auto ranks = static_cast<std::size_t>(group.size());
-    std::int64_t own = host.size(0);
-    Shape rest = host.shape();
+    std::int64_t own_size = own.size(0);
+    Shape rest = own.shape();
     rest.raw(0) = 1;
     const std::int64_t row = rest.numel() * static_cast<std::int64_t>(itemsize(x.dtype()));
     rest.raw(0) = 0;
     Tensor all;
     sizes.assign(ranks, 0);
-    call_and_wait(group, {"all_gather", fmt::format("{} {} (but for 0)", name(x.dtype()), rest), loc, {}, bytes_of(x)}, [&] {
-        engine->all_gather(&own, sizes.data(), std::vector<std::int64_t>(ranks, sizeof(own)));
+    call_on(x.device(), group, {"all_gather", text_of(x.dtype(), rest, x.device()) + " (but for 0)", loc, {}, bytes_of(x)}, [&](Collectives& with) {
+        engine->all_gather(&own_size, sizes.data(), std::vector<std::int64_t>(ranks, sizeof(own_size)));
         std::vector<std::int64_t> bytes;
         Shape shape = rest;
         for (const std::int64_t size : sizes) {
             bytes.push_back(size * row);
             shape.raw(0) += size;
         }
-        all = detail::make_empty(shape, x.dtype(), cpu, loc);
-        engine->all_gather(data_of(host), data_of(all), bytes);
+        all = detail::make_empty(shape, x.dtype(), x.device(), loc);
+        with.all_gather(data_of(own), data_of(all), bytes);
     });
-    const NoGradScope pause;
-    return all.to(x.device());
+    return all;
 }
 
 // Of a dimension that is cut among the ranks: calls of(x with it in front), and moves it back.
@@ -316,14 +332,13 @@ Tensor Group::reduce_scatter(In x, Reduce reduce, int dim, Loc loc) const {
     Rule rule;
     rule.forward = [group = *this, reduce, dim, line](const Tensor& t) {
         const Tensor y = with_front(t, dim, [&](const Tensor& front) {
-            const Tensor host = host_copy(front);
-            Shape shape = host.shape();
+            const Tensor own = own_copy(front);
+            Shape shape = own.shape();
             shape.raw(0) /= group.size();
-            const Tensor part = detail::make_empty(shape, t.dtype(), cpu, line);
-            Engine* const engine = Access::engine(group);
-            call_and_wait(group, {"reduce_scatter", fmt::format("{}, {}", text_of(host), name_of(reduce)), line, {}, bytes_of(host)},
-                          [&] { engine->reduce_scatter(data_of(host), data_of(part), part.numel(), t.dtype(), summed(reduce)); });
-            return part.to(t.device());
+            const Tensor part = detail::make_empty(shape, t.dtype(), t.device(), line);
+            call_on(t.device(), group, {"reduce_scatter", fmt::format("{}, {}", text_of(own), name_of(reduce)), line, {}, bytes_of(own)},
+                    [&](Collectives& with) { with.reduce_scatter(data_of(own), data_of(part), part.numel(), t.dtype(), summed(reduce)); });
+            return part;
         });
         const NoGradScope pause;
         return averaged(y, reduce, group);
@@ -347,12 +362,11 @@ Tensor Group::all_to_all(In x, int dim, Loc loc) const {
     Rule rule;
     rule.forward = [group = *this, dim, line](const Tensor& t) {
         return with_front(t, dim, [&](const Tensor& front) {
-            const Tensor host = host_copy(front);
-            const Tensor out = detail::make_empty(host.shape(), t.dtype(), cpu, line);
-            Engine* const engine = Access::engine(group);
-            call_and_wait(group, {"all_to_all", text_of(host), line, {}, bytes_of(host)},
-                          [&] { engine->all_to_all(data_of(host), data_of(out), bytes_of(host) / group.size()); });
-            return out.to(t.device());
+            const Tensor own = own_copy(front);
+            const Tensor out = detail::make_empty(own.shape(), t.dtype(), t.device(), line);
+            call_on(t.device(), group, {"all_to_all", text_of(own), line, {}, bytes_of(own)},
+                    [&](Collectives& with) { with.all_to_all(data_of(own), data_of(out), bytes_of(own) / group.size()); });
+            return out;
         });
     };
     rule.backward = [group = *this, dim, line](const Tensor& g, const FunctionContext&) { return group.all_to_all({g, line}, dim, line); };

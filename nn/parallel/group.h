@@ -11,6 +11,9 @@
 // said. They compare what they call, and throw CommError on all ranks where it differs. A rank that a call waits for longer than
 // InitOptions::timeout ends the program, with a message that names it.
 //
+// Tensors lie in the host's memory on all ranks, or on CUDA devices on all. On a device a call puts its work behind that of the thread's current
+// stream, and returns when the other ranks have called it, too; it does not wait for the device.
+//
 // What a function returns is recorded on the tape. Gradients are those of the sum of all ranks' losses: backward() is collective, too, and needs the
 // same calls on all ranks.
 #pragma once

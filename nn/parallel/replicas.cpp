@@ -1,14 +1,15 @@
 #include "tapir/nn/parallel/replicas.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "tapir/autograd/reducer_impl.h"
+#include "tapir/autograd/streams_impl.h"
 #include "tapir/autograd/tape.h"
 #include "tapir/autograd/watch/profiler.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/stream.h"
 #include "tapir/nn/parallel/access_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/join/join.h"
@@ -25,6 +26,9 @@ static Shape with_rows(Shape shape, std::int64_t rows) {
 // Parameters lie in buckets in the opposite order of their use, which is about the order in which their gradients are completed. Each rank sends the
 // buckets in the same order, whatever the order in which they are filled: so the ranks need not agree on it. A parameter that a rank did not use leaves
 // its bucket open until the walk ends; then zeros stand for it. At the end one more sum tells who has used what, and how many samples there were.
+//
+// A bucket lies on its parameters' device. There it is filled and sent on one stream, whichever streams the rules run on, and nobody waits for the device:
+// backward() is over when the ranks have called the sums, and what uses the gradients afterwards comes behind these.
 //
 // Gradients of embeddings that are rows stay out of the buckets. After that last sum all ranks know whether one of them has other parts than rows of
 // it: if not, the rows are gathered, in the order of ranks.
@@ -74,8 +78,10 @@ class Replicas::Reducer final : public GradientReducer {
     };
     struct Bucket {
         DType dtype;
+        Device device;
         std::vector<std::uint32_t> places;
         std::int64_t numel = 0;
+        Stream stream{cpu, nullptr};
         Tensor numbers;
         std::size_t filled = 0;
         std::shared_ptr<Work> work;
@@ -124,10 +130,13 @@ Replicas::Reducer::Reducer(const std::vector<Tensor>& parameters, const Group& g
         if (place.has_rows) continue;
         const auto fits = [&](const Bucket& bucket) {
             const auto bytes = (bucket.numel + place.leaf.numel()) * static_cast<std::int64_t>(itemsize(bucket.dtype));
-            return bucket.dtype == place.leaf.dtype() && (bucket.numel == 0 || bytes <= options_.bucket);
+            const bool is_alike = bucket.dtype == place.leaf.dtype() && bucket.device == place.leaf.device();
+            return is_alike && (bucket.numel == 0 || bytes <= options_.bucket);
         };
-        if (buckets_.empty() || !fits(buckets_.back())) buckets_.push_back({place.leaf.dtype(), {}, 0, {}, 0, {}});
+        if (buckets_.empty() || !fits(buckets_.back())) buckets_.emplace_back();
         Bucket& bucket = buckets_.back();
+        bucket.dtype = place.leaf.dtype();
+        bucket.device = place.leaf.device();
         place.bucket = buckets_.size() - 1;
         place.offset = bucket.numel;
         bucket.numel += place.leaf.numel();
@@ -197,7 +206,9 @@ void Replicas::Reducer::begin(const Loc& loc) {
         place.is_used = place.is_dense = false;
     }
     for (Bucket& bucket : buckets_) {
-        bucket.numbers = detail::make_empty(Shape{bucket.numel}, bucket.dtype, cpu, loc);
+        bucket.device = places_[bucket.places[0]].leaf.device();  // the model may have moved
+        bucket.stream = Stream::current(bucket.device);
+        bucket.numbers = detail::make_empty(Shape{bucket.numel}, bucket.dtype, bucket.device, loc);
         bucket.filled = 0;
         bucket.work = nullptr;
     }
@@ -207,14 +218,13 @@ void Replicas::Reducer::begin(const Loc& loc) {
 void Replicas::Reducer::fill(std::uint32_t index, const Tensor& grad) {
     const Place& place = places_[index];
     Bucket& bucket = buckets_[place.bucket];
-    const std::int64_t n = place.leaf.numel();
-    const auto item = static_cast<std::int64_t>(itemsize(bucket.dtype));
-    auto* const to = bucket.numbers.impl()->data + place.offset * item;
-    if (n > 0 && !grad.defined()) {
-        std::memset(to, 0, static_cast<std::size_t>(n * item));
-    } else if (n > 0) {
-        const Tensor here = grad.to(cpu).contiguous();
-        std::memcpy(to, here.impl()->data, static_cast<std::size_t>(n * item));
+    const StreamScope scope(bucket.stream);
+    Tensor part = bucket.numbers.narrow(0, place.offset, place.leaf.numel());
+    if (grad.defined()) {
+        wait_for_writer(grad);
+        part.view(place.leaf.shape()).copy_(grad);
+    } else {
+        part.zero_();
     }
     ++bucket.filled;
 }
@@ -223,6 +233,7 @@ void Replicas::Reducer::fill(std::uint32_t index, const Tensor& grad) {
 void Replicas::Reducer::post_full() {
     for (; posted_ < buckets_.size() && buckets_[posted_].filled == buckets_[posted_].places.size(); ++posted_) {
         Bucket& bucket = buckets_[posted_];
+        const StreamScope scope(bucket.stream);
         bucket.work = begin_sum(bucket.numbers, "gradients", fmt::format("bucket {} of {}, ", posted_, buckets_.size()));
     }
 }
@@ -264,6 +275,8 @@ void Replicas::Reducer::ready(std::uint32_t index, GradientSlot& slot, const Ten
         place.is_used = true;
         if (place.state == State::local) {
             const std::lock_guard lock(detail::gradient_mutex());
+            const StreamScope scope(buckets_[place.bucket].stream);
+            if (slot.grad.defined()) wait_for_writer(slot.grad);
             detail::settle_gradient(place.meta(), place.leaf.shape());
             fill(index, sum_of_gradients(place.meta(), slot, place.leaf.shape()));
         } else {
@@ -278,7 +291,8 @@ void Replicas::Reducer::ready(std::uint32_t index, GradientSlot& slot, const Ten
 // x becomes the sum of all ranks'. Returns null where there are no others.
 std::shared_ptr<Work> Replicas::Reducer::begin_sum(const Tensor& x, const std::string& what, const std::string& bucket) const {
     if (group_.size() == 1) return nullptr;
-    Call call{"all_reduce", fmt::format("{}, {} {}", what, name(x.dtype()), x.shape()), loc_, fmt::format("{}step {}", bucket, step_)};
+    Call call{"all_reduce", fmt::format("{}, {} {}{}", what, name(x.dtype()), x.shape(), x.device() == cpu ? "" : " on CUDA"), loc_,
+              fmt::format("{}step {}", bucket, step_)};
     call.yields = !bucket.empty();
     return Access::begin_sum(group_, x, std::move(call));
 }
@@ -336,20 +350,21 @@ std::vector<GradientReducer::Reduced> Replicas::Reducer::finish() {
             continue;
         }
         const Shape shape = place.leaf.shape();
+        const Device device = place.leaf.device();
         if (words[n + i] != 0) {  // not of rows alone, on some rank
-            Tensor dense = place.grad.defined() ? place.grad.to(cpu).clone().contiguous() : zeros(shape, {place.leaf.dtype(), cpu});
-            for (const SparseRows& rows : place.rows) dense.index_add_(0, rows.indices.to(cpu), rows.values.to(cpu));
+            Tensor dense = place.grad.defined() ? place.grad.clone().contiguous() : zeros(shape, {place.leaf.dtype(), device});
+            for (const SparseRows& rows : place.rows) dense.index_add_(0, rows.indices.to(device), rows.values);
             if (const std::shared_ptr<Work> sum = begin_sum(dense, "a gradient that is not of rows alone")) sum->wait();
-            results.push_back({&place.meta(), (dense * factor).to(place.leaf.device()), {}, adds});
+            results.push_back({&place.meta(), dense * factor, {}, adds});
             continue;
         }
-        std::vector<Tensor> indices = {zeros(Shape{0}, {int64, cpu})}, values = {zeros(with_rows(shape, 0), {place.leaf.dtype(), cpu})};
+        std::vector<Tensor> indices = {zeros(Shape{0}, {int64, device})}, values = {zeros(with_rows(shape, 0), {place.leaf.dtype(), device})};
         for (const SparseRows& rows : place.rows) {
-            indices.push_back(rows.indices.to(cpu).reshape({-1}));
-            values.push_back(rows.values.to(cpu).reshape(with_rows(shape, rows.indices.numel())));
+            indices.push_back(rows.indices.to(device).reshape({-1}));
+            values.push_back(rows.values.reshape(with_rows(shape, rows.indices.numel())));
         }
         const Tensor all_indices = group_.all_gather({cat(indices), loc_}, 0, loc_), all_values = group_.all_gather({cat(values), loc_}, 0, loc_);
-        results.push_back({&place.meta(), {}, {{all_indices.to(place.leaf.device()), (all_values * factor).to(place.leaf.device())}}, adds});
+        results.push_back({&place.meta(), {}, {{all_indices, all_values * factor}}, adds});
     }
     for (Place& place : places_) {
         place.grad = Tensor();

@@ -274,11 +274,12 @@ void mismatches(const Group& world) {
     for (int i = 0; i < 3; ++i) {
         const std::string shapes = message_of<CommError>([&] { world.all_reduce(ones({r == 0 ? 3 : 4})); });
         require_in("all_reduce: the ranks call different things: rank ", shapes);
-        require_in("all_reduce of float32 (3,), sum at group_cases.cpp:", shapes);
-        require_in("all_reduce of float32 (4,), sum at group_cases.cpp:", shapes);
+        const std::string place = default_device() == cpu ? "" : " on CUDA";
+        require_in("all_reduce of float32 (3,)" + place + ", sum at group_cases.cpp:", shapes);
+        require_in("all_reduce of float32 (4,)" + place + ", sum at group_cases.cpp:", shapes);
         const std::string ops = message_of<CommError>([&] { r == 0 ? world.barrier() : world.broadcast_(ones({2})); });
         require_in("barrier at group_cases.cpp:", ops);
-        require_in("broadcast of float32 (2,), from 0 at group_cases.cpp:", ops);
+        require_in("broadcast of float32 (2,)" + place + ", from 0 at group_cases.cpp:", ops);
         require_in("int64", message_of<CommError>([&] { world.all_reduce(r == 0 ? tensor({1.0f}) : tensor({1})); }));
         require(world.all_reduce(tensor(1)).item<int>() == world.size(), "the group goes on");
     }
