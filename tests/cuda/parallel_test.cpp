@@ -96,6 +96,45 @@ TEST_CASE("a model that two devices train is that of one process on the CPU", "[
     }
 }
 
+TEST_CASE("Replicas whose rules run on several streams, of a model that has moved", "[cuda]") {
+    NEEDS_CUDA;
+    constexpr int steps = 2;  // of which the first is of each rank alone
+    const auto batch_here = [](int step, int rank) { return sin(arange(18, float32) * (0.2 + step + 3 * rank)).view({3, 6}); };
+    const auto loss_of = [](const Tensor& y) { return square(y).sum(); };
+    manual_seed(5);
+    Mlp want;
+    for (int step = 0; step < steps; ++step) {
+        Tape tape;
+        tape.backward((loss_of(want.forward(batch_here(step, 0))) + loss_of(want.forward(batch_here(step, 1)))) / 2);
+    }
+    parallel::spawn(2, [&](const Group& world) {
+        const Device device = cuda(world.rank() % cuda_device_count());
+        manual_seed(5);
+        Mlp have;
+        parallel::Replicas replicas(have, world);
+        have.to(device);
+        const Stream side(device), main = Stream::current(device);
+        const auto backward = [&](int step) {
+            const Tensor x = batch_here(step, world.rank()).to(device);
+            side.wait_stream(main);
+            Tape tape;
+            Tensor h;
+            {
+                const StreamScope scope(side);
+                h = tanh(have.first(x));
+            }
+            main.wait_stream(side);
+            tape.backward(loss_of(have.second(h)));
+        };
+        {
+            const auto alone = replicas.no_sync();
+            backward(0);
+        }
+        backward(1);
+        for (std::size_t i = 0; i < 4; ++i) cases::require_close(have.parameters()[i].grad().to(cpu), want.parameters()[i].grad(), 1e-5);
+    });
+}
+
 TEST_CASE("collectives on streams of one's own", "[cuda]") {
     NEEDS_CUDA;
     on_devices(2, [](const Group& world) {
@@ -180,19 +219,19 @@ TEST_CASE("a rank whose device fails ends the calls of the others", "[cuda]") {
     std::string texts[2];
     const auto run = [&](const std::function<void(const Group&)>& fail) {
         CHECK_THROWS_AS(on_devices(2,
-                              [&](const Group& world) {
-                                  const Tensor x = ones({4});
-                                  world.all_reduce(x);
-                                  synchronize(default_device());
-                                  world.barrier();
-                                  if (world.rank() == 1) fail(world);
-                                  try {
-                                      for (;;) world.all_reduce(x).sum().item();  // the device is not waited for without an end
-                                  } catch (const CommError& e) {
-                                      texts[world.rank()] = e.what();
-                                      throw;
-                                  }
-                              }),
+                                   [&](const Group& world) {
+                                       const Tensor x = ones({4});
+                                       world.all_reduce(x);
+                                       synchronize(default_device());
+                                       world.barrier();
+                                       if (world.rank() == 1) fail(world);
+                                       try {
+                                           for (;;) world.all_reduce(x).sum().item();  // the device is not waited for without an end
+                                       } catch (const CommError& e) {
+                                           texts[world.rank()] = e.what();
+                                           throw;
+                                       }
+                                   }),
                         CommError);
     };
     run([](const Group&) { emulator::fail_next_collective(1, ncclInvalidUsage); });
@@ -215,15 +254,15 @@ TEST_CASE("a rank whose device fails ends the calls of the others", "[cuda]") {
 TEST_CASE("an exception of one rank ends the device's work of the others", "[cuda]") {
     std::string text;
     CHECK_THROWS_WITH(on_devices(2,
-                            [&](const Group& world) {
-                                const Tensor x = ones({4});
-                                for (int i = 0; i < 5; ++i) world.all_reduce_(x);
-                                if (world.rank() == 1) throw std::runtime_error("the data are gone");
-                                text = cases::message_of<CommError>([&] {
-                                    for (;;) world.all_reduce(x);
-                                });
-                                cases::require_equal(x, full({4}, 32.0));  // what both had called is done
-                            }),
+                                 [&](const Group& world) {
+                                     const Tensor x = ones({4});
+                                     for (int i = 0; i < 5; ++i) world.all_reduce_(x);
+                                     if (world.rank() == 1) throw std::runtime_error("the data are gone");
+                                     text = cases::message_of<CommError>([&] {
+                                         for (;;) world.all_reduce(x);
+                                     });
+                                     cases::require_equal(x, full({4}, 32.0));  // what both had called is done
+                                 }),
                       "the data are gone");
     CHECK(text.find("the data are gone") != std::string::npos);
 }
