@@ -55,13 +55,14 @@ void print(const Group& world, const char* format, Args... args) {
 
 // --- all_reduce() by size ------------------------------------------------------------------------------------------------------
 
-Times all_reduce_times(const Group& world, std::int64_t bytes) {
-    const Tensor x = zeros({bytes / 4});
+Times all_reduce_times(const Group& world, std::int64_t bytes, int tensors = 1) {
+    std::vector<Tensor> x;
+    for (int i = 0; i < tensors; ++i) x.push_back(zeros({bytes / 4}));
     const int count = static_cast<int>(std::clamp<std::int64_t>((std::int64_t{1} << 28) / bytes, 8, 1000));
     Times times;
     for (int i = 0; i < count + 3; ++i) {
         const double begin = now();
-        parallel::Access::begin_sum(world, x, {"all_reduce", "float32", Loc::current()})->wait();
+        parallel::Access::begin_sum(world, x[static_cast<std::size_t>(i % tensors)], {"all_reduce", "float32", Loc::current()})->wait();
         if (i >= 3) times.add(now() - begin);
     }
     return times;
@@ -76,18 +77,19 @@ scaling::Link measure_all_reduce(const Group& world, double* call) {
     }
     print(world, "\n| all_reduce of | best us | median us | GB/s at best |\n|---|---|---|---|\n| nothing (barrier) | %.1f | %.1f | |\n",
           barrier.best() * 1e6, barrier.median() * 1e6);
-    double small = 0, large = 0;
+    double small = 0;
     for (std::int64_t kb = 1; kb <= 64 << 10; kb *= 4) {
         const Times times = all_reduce_times(world, kb << 10);
         if (kb == 1) small = times.median();
-        if (kb == 4 << 10) large = times.median();
         print(world, kb < 1024 ? "| %lld KB |" : "| %lld MB |", static_cast<long long>(kb < 1024 ? kb : kb >> 10));
         print(world, " %.1f | %.1f | %.2f |\n", times.best() * 1e6, times.median() * 1e6, static_cast<double>(kb << 10) / times.best() * 1e-9);
     }
+    const Times large = all_reduce_times(world, 4 << 20, 5);
+    print(world, "| 4 MB, another one each time | %.1f | %.1f | %.2f |\n", large.best() * 1e6, large.median() * 1e6, (4 << 20) / large.best() * 1e-9);
     // Of two ranks: a call is comparing (two messages) and what a thread needs to take it; the sum is two messages of half the bytes each.
     const double latency = std::max(small - barrier.median(), 0.0) / 2;
     *call = std::max(barrier.median() - 2 * latency, 0.0);
-    return {latency, (4 << 20) / std::max(large - small, 1e-9), 1e18};
+    return {latency, (4 << 20) / std::max(large.median() - small, 1e-9), 1e18};
 }
 
 // --- Steps ---------------------------------------------------------------------------------------------------------------------
@@ -127,6 +129,18 @@ struct Step {
     }
 };
 
+/// Seconds in which Replicas writes gradients to buckets and averages them.
+double copy_time(double bytes) {
+    const Tensor gradients = ones({static_cast<std::int64_t>(bytes / 4)});
+    Times times;
+    for (int i = 0; i < 10; ++i) {
+        const double begin = now();
+        gradients.clone().mul_(0.5);
+        times.add(now() - begin);
+    }
+    return times.median();
+}
+
 void measure_steps(const Group& world, std::int64_t batch, const scaling::Link& link, double call) {
     manual_seed(1);
     Mlp model;
@@ -160,6 +174,7 @@ void measure_steps(const Group& world, std::int64_t batch, const scaling::Link& 
             if (i >= 4) hidden.add(of_these / seconds), calls.add(seconds);
         }
     }
+    const double copy = copy_time(bytes);
     if (world.rank() != 0) return;
     const double forward = alone.forward.median(), backward = alone.backward.median(), update = alone.update.median();
     const scaling::Job job{.forward = forward,
@@ -170,13 +185,16 @@ void measure_steps(const Group& world, std::int64_t batch, const scaling::Link& 
                            .spread = alone.all().spread(),
                            .way = scaling::Way::ring,
                            .link = link,
+                           .copy = copy,
+                           .shares_core = true,
                            .call = call,
                            .compares = true};
     const scaling::Result paper = scaling::simulate(job, static_cast<std::size_t>(world.size()), 1000);
     std::sort(hidden.all.begin(), hidden.all.end());
-    std::printf("| %lld | %.2f + %.2f + %.2f | %.3f | %.2f | %.2f | %.0f%% (%.0f to %.0f) | %.2f | %.0f%% |\n", static_cast<long long>(batch),
-                forward * 1e3, backward * 1e3, update * 1e3, job.spread, together.all().median() * 1e3, calls.median() * 1e3, hidden.median() * 100,
-                hidden.all[hidden.all.size() / 4] * 100, hidden.all[hidden.all.size() * 3 / 4] * 100, paper.step * 1e3, paper.hidden * 100);
+    std::printf("| %lld | %.2f + %.2f + %.2f | %.2f | %.3f | %.2f | %.2f | %.0f%% (%.0f to %.0f) | %.2f | %.0f%% |\n", static_cast<long long>(batch),
+                forward * 1e3, backward * 1e3, update * 1e3, copy * 1e3, job.spread, together.all().median() * 1e3, calls.median() * 1e3,
+                hidden.median() * 100, hidden.all[hidden.all.size() / 4] * 100, hidden.all[hidden.all.size() * 3 / 4] * 100, paper.step * 1e3,
+                paper.hidden * 100);
     std::fflush(stdout);
 }
 
@@ -187,8 +205,8 @@ void measure(const Group& world) {
     const scaling::Link link = measure_all_reduce(world, &call);
     print(world,
           "\nOn paper: a call %.1f us, a message %.1f us, %.2f GB/s\n\n"
-          "| batch | alone: forward + backward + update ms | spread | with the others ms | calls ms | hidden | on paper ms | hidden |\n"
-          "|---|---|---|---|---|---|---|---|\n",
+          "| batch | alone: forward + backward + update ms | buckets ms | spread | with the others ms | calls ms | hidden | on paper ms | hidden |\n"
+          "|---|---|---|---|---|---|---|---|---|\n",
           call * 1e6, link.latency * 1e6, link.bandwidth * 1e-9);
     for (const std::int64_t batch : {16, 64, 256}) measure_steps(world, batch, link, call);
 }

@@ -63,8 +63,10 @@ struct Job {
     double spread;                     // of the time that a rank needs: the standard deviation of its logarithm
     Way way;
     Link link;
-    double call = 0;        // seconds of a call beside its messages
-    bool compares = false;  // ranks compare each call before it begins: an all-reduce of three words
+    double copy = 0;           // seconds of a step in which gradients are written to buckets and averaged
+    bool shares_core = false;  // calls take their time from what the rank computes meanwhile
+    double call = 0;           // seconds of a call beside its messages
+    bool compares = false;     // ranks compare each call before it begins: an all-reduce of three words
     // Ranks of one machine add up among themselves first, and one of them goes on with the other machines.
     std::size_t ranks_of_machine = 1;
     Link inside{};
@@ -100,19 +102,26 @@ inline Result simulate(const Job& job, std::size_t ranks, int steps = 20, std::u
     double calls = 0, hidden = 0;
     for (int step = 0; step < steps; ++step) {
         std::vector<double> pace(ranks), computed(ranks);  // computed: when backward has ended
+        const double computes = job.forward + job.backward + (ranks > 1 ? job.copy : 0);
         for (std::size_t r = 0; r < ranks; ++r) {
             pace[r] = std::exp(job.spread * normal(random) - job.spread * job.spread / 2);  // the mean is 1
-            computed[r] = clocks[r] + pace[r] * (job.forward + job.backward);
+            computed[r] = clocks[r] + pace[r] * computes;
         }
-        Clocks sent = clocks;  // when the thread that communicates is free
+        std::vector<double> taken(ranks, 0.0);  // by calls, of what the rank computes
+        Clocks sent = clocks;                   // when the thread that communicates is free
         for (int b = 0; ranks > 1 && b < buckets; ++b) {
             const double done = std::min((b + 1) * job.bucket, job.bytes) / job.bytes;
-            for (std::size_t r = 0; r < ranks; ++r) sent[r] = std::max(sent[r], clocks[r] + pace[r] * (job.forward + job.backward * done));
+            for (std::size_t r = 0; r < ranks; ++r)
+                sent[r] = std::max(sent[r], clocks[r] + taken[r] + pace[r] * (job.forward + (computes - job.forward) * done));
             const Clocks began = sent;
             all_reduce(sent, std::min(job.bucket, job.bytes - b * job.bucket), job);
             for (std::size_t r = 0; r < ranks; ++r) {
                 calls += sent[r] - began[r];
-                hidden += std::clamp(computed[r] - began[r], 0.0, sent[r] - began[r]);
+                const double meanwhile = std::clamp(computed[r] - began[r], 0.0, sent[r] - began[r]);
+                hidden += meanwhile;
+                if (!job.shares_core) continue;
+                taken[r] += meanwhile;
+                computed[r] += meanwhile;
             }
         }
         for (std::size_t r = 0; r < ranks; ++r) clocks[r] = std::max(computed[r], sent[r]) + pace[r] * job.update;

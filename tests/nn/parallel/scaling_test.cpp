@@ -43,6 +43,13 @@ TEST_CASE("steps on paper: what is hidden, and what is not") {
     CHECK(simulate(job, 2).step == Approx(0.031 + bucket));
     CHECK(simulate(job, 2).hidden == Approx(0.8));
     CHECK(efficiency(job, 2) == Approx(0.031 / 0.035));
+    job.shares_core = true;  // four of five buckets make the rank compute longer
+    CHECK(simulate(job, 2).step == Approx(0.031 + 5 * bucket));
+    job.shares_core = false;
+    job.copy = 0.005;  // of ranks that have others: buckets come a millisecond later each
+    CHECK(simulate(job, 1).step == Approx(0.031));
+    CHECK(simulate(job, 2).step == Approx(0.031 + 0.005 + bucket));
+    job.copy = 0;
     job.bucket = 20e6;  // all at the end
     CHECK(simulate(job, 2).step == Approx(0.031 + 5 * bucket));
     CHECK(simulate(job, 2).hidden == Approx(0).margin(1e-9));
