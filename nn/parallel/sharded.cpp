@@ -193,7 +193,7 @@ void Shards::receive(Slot& slot, int from, const Loc& loc) const {
         const Tensor flat = tapir::detail::make_empty(Shape{numel}, dtype, cpu, loc);
         for (std::int64_t at = 0; at < numel; at += kPacketBytes)
             flat.narrow(0, at, std::min(kPacketBytes, numel - at)).copy_(group_.recv(from, cpu, loc));
-        slot.buffers[k] = flat.reshape(slot.parameter.shape());
+        slot.buffers[k] = flat.reshape(slot.parameter.shape()).to(slot.parameter.device());
     }
 }
 
