@@ -705,7 +705,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     if (device < 0 || device >= kDevices) return failed(cudaErrorInvalidDevice);
     *properties = {};
     std::snprintf(properties->name, sizeof(properties->name), "emulated CUDA device");
-    std::snprintf(properties->uuid.bytes, sizeof(properties->uuid.bytes), "%d of %d", device, getpid());
+    std::snprintf(properties->uuid.bytes, sizeof(properties->uuid.bytes), "emulated %d",
+                  device);  // of any process: NCCL's stand-in knows this one alone
     properties->totalGlobalMem = state().capacity;
     properties->multiProcessorCount = 4;
     properties->major = 9;

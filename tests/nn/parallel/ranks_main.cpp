@@ -1,4 +1,4 @@
-// mpirun -n 3 parallel_ranks [CASE]: the cases of tests/nn/parallel, for processes.
+// mpirun -n 3 parallel_ranks [CASE]: the cases of tests/nn/parallel, for processes. TAPIR_TEST_CUDA=1: on the first CUDA device.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -10,6 +10,7 @@ int main(int argc, char** argv) {
     try {
         const Group world = parallel::init(argc, argv, {.timeout = 60});
         require(process_rank() == world.rank(), "the process knows its rank");
+        const DeviceScope device(std::getenv("TAPIR_TEST_CUDA") ? Device(cuda) : Device(cpu));
         for (const Case& one : all_cases()) {
             if (world.size() < one.least_ranks || (argc > 1 && std::strcmp(argv[1], one.name) != 0)) continue;
             one.run(world);
