@@ -137,11 +137,11 @@ TEST_CASE("a thread for each device", "[cuda]") {
     for (const int device : {0, 1}) {
         threads.emplace_back([&sums, device] {
             const DeviceScope scope(cuda(device));
-            manual_seed(3);
-            const Tensor w = (randn({30, 30}) * 0.1).requires_grad_();
+            Generator own(3);  // the default one is of both
+            const Tensor w = (randn({30, 30}, own) * 0.1).requires_grad_();
             for (int i = 0; i < 10; ++i) {
                 Tape tape;
-                tape.backward(sum(square(tanh(matmul(randn({5, 30}), w)))));
+                tape.backward(sum(square(tanh(matmul(randn({5, 30}, own), w)))));
             }
             if (w.grad().device() == cuda(device)) sums[device] = w.grad().sum().item();
         });
