@@ -47,7 +47,7 @@ class Replicas::Reducer final : public GradientReducer {
     }
     void check_accumulation(std::uint32_t place, const Loc& loc) const override;
     void accumulated(std::uint32_t place) noexcept override {
-        places_[place].state = State::local;
+        places_[place].state = is_whole_ ? State::reduced : State::local;
         if (!counts_now_) uncounted_ = true;
     }
     void begin(const Loc& loc) override;
@@ -87,6 +87,7 @@ class Replicas::Reducer final : public GradientReducer {
         std::shared_ptr<Work> work;
     };
 
+    void backward_alone(const Tensor& loss, const Loc& loc);
     void check_counts(const Loc& loc);
     void fill(std::uint32_t place, const Tensor& grad);
     void post_full();
@@ -104,6 +105,7 @@ class Replicas::Reducer final : public GradientReducer {
     double samples_ = 0;                        // since the last sum
     bool counted_ = false, uncounted_ = false;  // there were backward() calls with and without a count
     bool counts_now_ = false;
+    bool is_whole_ = false;  // see backward_alone()
     std::vector<std::uint32_t> written_;
 };
 
@@ -161,6 +163,7 @@ void Replicas::Reducer::backward(const Tensor& loss, std::int64_t samples, const
         ~End() { counts = false; }
     } end{counts_now_};
     check_counts(loc);
+    if (group_.size() == 1 && paused == 0 && !counted_ && samples > 0) return backward_alone(loss, loc);
     const bool was_counted = std::exchange(counted_, true);
     try {
         samples_ += static_cast<double>(samples);
@@ -178,6 +181,18 @@ void Replicas::Reducer::backward(const Tensor& loss, std::int64_t samples, const
     }
 }
 
+// The whole gradient of a process alone: the bits are those of a program without Replicas.
+void Replicas::Reducer::backward_alone(const Tensor& loss, const Loc& loc) {
+    Tape* const tape = Tape::current();
+    if (!tape) fail<TapeError>(loc, "Replicas::backward: there is no tape on this thread");
+    struct End {
+        bool& is_whole;
+        ~End() { is_whole = false; }
+    } end{is_whole_};
+    is_whole_ = true;
+    tape->backward(loss, {}, loc);
+}
+
 // Before a backward(). Whether gradients are weighted by samples is alike in all that one sum is made of.
 void Replicas::Reducer::check_counts(const Loc& loc) {
     if (is_walking_) fail<TapeError>(loc, "backward: another backward() of the same Replicas is under way");
@@ -191,7 +206,7 @@ void Replicas::Reducer::check_counts(const Loc& loc) {
 }
 
 void Replicas::Reducer::check_accumulation(std::uint32_t place, const Loc& loc) const {
-    if (places_[place].state_now() == State::reduced)
+    if (!is_whole_ && places_[place].state_now() == State::reduced)
         fail<ValueError>(loc, "backward: the gradients are those of all ranks already: call zero_grad() before a no_sync() scope");
 }
 

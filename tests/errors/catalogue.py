@@ -12,6 +12,7 @@ without it, all the rest is.
 import difflib
 import json
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,7 @@ UNREACHED = {
     ("core/io/inflate.cpp", "{}: this build of tapir has no zlib"): "of a build without zlib",
     ("cuda/convolution.cpp", "{}: cuDNN has no {}algorithm"): "the emulated cuDNN has one for all sizes",
     ("cuda/linalg.cpp", "{}: {}: {} status {}"): "cuSOLVER and cuBLAS refuse only what the op has refused before",
+    ("nn/parallel/parameter_server.cpp", "ParameterServer: {} cannot read"): "of Gloo: parallel/gloo_3 runs in processes of its own",
     ("ops/linalg/linalg_routines.cpp", "{}: the library was built without LAPACK"): "of a build without LAPACK",
 }
 
@@ -186,6 +188,7 @@ def normal(text):
     text = re.sub(r'(?<![\w.])/(?:[\w.+-]+/)+', "", text)
     text = re.sub(r"\btapir_data_\d+_\d+|\.\d+-\d+(?=\.tmp)", lambda m: "folder" if m[0][0] == "t" else "", text)
     text = re.sub(r"\b(events\.out\.tfevents)\.[\w.-]+", r"\1", text)
+    text = text.replace(f"({socket.gethostname()})", "(node1)")
     text = re.sub(r"[\d.]+ MiB are in use", "12 MiB are in use", text)
     return text
 

@@ -265,6 +265,28 @@ void samples(const Group& world) {
     }
 }
 
+// A process alone computes what a program without Replicas does, to the bit.
+void alone(const Group& world) {
+    if (world.size() > 1) return;
+    const Work work = mlp();
+    const Parameters have = work.make(100), want = work.make(100);
+    Replicas replicas(have, world);
+    for (int step = 0; step < 2; ++step) {  // the second one adds to the first
+        {
+            Tape tape;
+            replicas.backward(work.loss(have, 0, step), 7);
+        }
+        {
+            Tape tape;
+            tape.backward(work.loss(want, 0, step));
+        }
+        for (std::size_t i = 0; i < have.size(); ++i) require_equal(have[i].grad(), want[i].grad());
+    }
+    const auto paused = replicas.no_sync();
+    Tape tape;
+    require_in("zero_grad() before a no_sync() scope", message_of<ValueError>([&] { replicas.backward(work.loss(have, 0, 2), 7); }));
+}
+
 // A scaler finds infinities of any rank on all.
 void scaler(const Group& world) {
     const Tensor w = ones({4}).requires_grad_();
@@ -376,10 +398,19 @@ void misuse(const Group& world) {
 }  // namespace
 
 std::vector<Case> replicas_cases() {
-    return {
-        {"steps", 1, steps},         {"autocast", 1, autocast},         {"unused", 1, unused},   {"rows", 1, rows},     {"Tree-LSTM", 1, tree_lstm},
-        {"tied rows", 1, tied_rows}, {"accumulation", 1, accumulation}, {"samples", 1, samples}, {"scaler", 1, scaler}, {"batches", 1, batches},
-        {"modules", 1, modules},     {"misuse of replicas", 1, misuse}};
+    return {{"steps", 1, steps},
+            {"autocast", 1, autocast},
+            {"unused", 1, unused},
+            {"rows", 1, rows},
+            {"Tree-LSTM", 1, tree_lstm},
+            {"tied rows", 1, tied_rows},
+            {"accumulation", 1, accumulation},
+            {"samples", 1, samples},
+            {"alone", 1, alone},
+            {"scaler", 1, scaler},
+            {"batches", 1, batches},
+            {"modules", 1, modules},
+            {"misuse of replicas", 1, misuse}};
 }
 
 }  // namespace cases
