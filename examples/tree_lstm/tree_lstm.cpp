@@ -154,7 +154,7 @@ void run(const Options& o, const parallel::Group& world) {
         const double dev = accuracy(model, data.dev);
         progress.finish_epoch(fmt::format("dev {:.1f}%", 100 * dev));
         if (log) log_epoch(*log, model, data, dev, steps_before(data, o, epoch + 1) - 1);
-        if (!o.save.empty() && world.rank() == 0) save(o.save, model, *optimizer, epoch);
+        if (!o.save.empty()) world.on_rank(0, [&] { save(o.save, model, *optimizer, epoch); });
         if (dev > results.best_dev) {  // the epoch that is best on dev is the one that is tested
             results.best_dev = dev;
             results.best_epoch = epoch;

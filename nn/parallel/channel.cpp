@@ -74,8 +74,8 @@ void Work::finish() {
     changed_.notify_all();
 }
 
-std::shared_ptr<Channel> Channel::open(const char* op, const Make& make, double timeout, const Loc& loc) {
-    std::shared_ptr<Channel> channel(new Channel(timeout));
+std::shared_ptr<Channel> Channel::open(const char* op, const Make& make, const InitOptions& options, const Loc& loc) {
+    std::shared_ptr<Channel> channel(new Channel(options));
     Work made;
     std::exception_ptr error;
     channel->thread_ = std::thread([&, self = channel.get()] {
@@ -359,13 +359,12 @@ void Channel::watch() {
         first_->answer();
         lock.lock();
         look_at_devices(lock);
-        look_at_current(lock);
+        if (is_late()) look_at_current(lock);
     }
 }
 
+// Ends the program, or the call, unless that goes on meanwhile.
 void Channel::look_at_current(std::unique_lock<std::mutex>& lock) {
-    const auto is_late = [this] { return current_ && Clock::now() - began_ >= std::chrono::duration<double>(timeout_); };
-    if (!is_late()) return;
     Engine& engine = *current_->engine;
     const Call call = current_->call;
     lock.unlock();
@@ -375,7 +374,9 @@ void Channel::look_at_current(std::unique_lock<std::mutex>& lock) {
         ranks += fmt::format("{}rank {} ({})", ranks.empty() ? "" : ", ", rank, engine.hosts[static_cast<std::size_t>(rank)]);
     if (ranks.empty()) ranks = missing ? "other ranks, which have all come to it" : "other ranks";
     lock.lock();
-    if (is_late()) give_up(engine, call, ranks);  // else it has gone on meanwhile
+    if (!is_late()) return;
+    if (!options_.exit_on_timeout && engine.give_up(fmt::format("waited {} s for {}{}", options_.timeout, ranks, note_of(call)))) return;
+    give_up(engine, call, ranks);
 }
 
 // Lets go of the calls that devices have done, and ends all where a device, or another rank, will not go on.
@@ -403,7 +404,7 @@ void Channel::look_at_devices(std::unique_lock<std::mutex>& lock) {
         if (is_done || is_stuck_) {
             on_devices_.pop_front();
             changed_.notify_all();
-        } else if (Clock::now() - first.began < std::chrono::duration<double>(timeout_)) {
+        } else if (Clock::now() - first.began < std::chrono::duration<double>(options_.timeout)) {
             return;
         } else {
             give_up(*first.engine, first.call, name(first.work->device_) + ", where what comes before it, here or on another rank, is not done");
@@ -414,7 +415,7 @@ void Channel::look_at_devices(std::unique_lock<std::mutex>& lock) {
 // The lock is held: no call returns meanwhile, and the program cannot end in another way.
 void Channel::give_up(const Engine& engine, const Call& call, const std::string& awaited) const {
     const std::string text = fmt::format("{}: {}{} waits {} s for {}: rank {} ends the program\n", detail::file_and_line(call.loc), call.text(),
-                                         note_of(call), timeout_, awaited, engine.rank());
+                                         note_of(call), options_.timeout, awaited, engine.rank());
     std::fputs(text.c_str(), stderr);
     std::fflush(stderr);
     for (const auto end = Clock::now() + kLinger; Clock::now() < end; std::this_thread::sleep_for(std::chrono::milliseconds(10))) first_->answer();

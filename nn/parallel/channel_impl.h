@@ -58,13 +58,13 @@ class Channel {
  public:
     using Make = std::function<std::unique_ptr<Engine>()>;
     /// Makes the first engine on the thread. Throws what that throws; CommError, which begins with op, for an EngineError.
-    static std::shared_ptr<Channel> open(const char* op, const Make& make, double timeout, const Loc& loc);
+    static std::shared_ptr<Channel> open(const char* op, const Make& make, const InitOptions& options, const Loc& loc);
     ~Channel();
     Channel(const Channel&) = delete;
     Channel& operator=(const Channel&) = delete;
 
     Engine& world() noexcept { return *engines_.front(); }
-    double timeout() const noexcept { return timeout_; }
+    const InitOptions& options() const noexcept { return options_; }
     /// Compares the call with those of the other ranks (not so messages between two ranks), and calls run() if they are alike. On a CUDA device, what
     /// run() puts on the current stream comes after what the caller's has now.
     std::shared_ptr<Work> post(Engine& engine, Call call, std::function<void()> run, bool compares = true, Device device = cpu);
@@ -101,7 +101,7 @@ class Channel {
         std::unique_ptr<DeviceCollectives> collectives;
     };
 
-    explicit Channel(double timeout) : timeout_(timeout) {}
+    explicit Channel(const InitOptions& options) : options_(options) {}
     void serve();
     void watch();
     void wait_for_next(std::unique_lock<std::mutex>& lock);
@@ -112,6 +112,7 @@ class Channel {
     bool compare(const Job& job);
     void run_on_device(Job& job);
     void report(const Job& job, std::uint64_t profile, std::int64_t begin) noexcept;
+    bool is_late() const { return current_ && Clock::now() - began_ >= std::chrono::duration<double>(options_.timeout); }
     void end(const std::string& reason);
     void end_on_devices();
     void look_at_devices(std::unique_lock<std::mutex>& lock);
@@ -119,7 +120,7 @@ class Channel {
     [[noreturn]] void give_up(const Engine& engine, const Call& call, const std::string& awaited) const;
     static void introduce(Engine& engine);
 
-    const double timeout_;
+    const InitOptions options_;
     std::vector<std::unique_ptr<Engine>> engines_;  // of the thread
     Engine* first_ = nullptr;                       // of them; for the watchdog
     std::string ended_;                             // of the thread: why there are no more calls

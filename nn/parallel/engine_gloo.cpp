@@ -111,6 +111,7 @@ class Shared {
             }
             set_waited(nullptr, sends);
             if (done) return;
+            if (const std::string text = given_up(); !text.empty()) throw EngineError(text);
             look();
             if (Clock::now() > deadline)
                 throw EngineError("the other ranks have not come within " + std::to_string(static_cast<int>(timeout)) + " s");
@@ -125,6 +126,12 @@ class Shared {
         changed_.notify_all();
     }
 
+    // Ends wait().
+    void give_up(const std::string& text) {
+        const std::lock_guard lock(mutex_);
+        given_up_ = text;
+    }
+
     // How many calls of each engine have begun, by its number. Other ranks' watchdogs ask for it.
     void set_position(std::uint64_t number, std::int64_t position) {
         const std::lock_guard lock(mutex_);
@@ -137,6 +144,10 @@ class Shared {
     }
 
  private:
+    std::string given_up() const {
+        const std::lock_guard lock(mutex_);
+        return given_up_;
+    }
     void set_waited(Buffer* buffer, bool sends) {
         const std::lock_guard lock(mutex_);
         waited_ = buffer;
@@ -184,6 +195,7 @@ class Shared {
     std::deque<std::unique_ptr<Sent>> mail_;
     Sent* posted_ = nullptr;
     std::map<std::uint64_t, std::int64_t> positions_;
+    std::string given_up_;
     std::thread ticker_, postman_;
 };
 
@@ -654,6 +666,10 @@ class GlooEngine final : public Engine {
     void abort(const std::string& reason, double seconds) override;
     void finish() override;
     std::optional<std::vector<int>> missing() override;
+    bool give_up(const std::string& text) override {
+        shared_.give_up(text);
+        return true;
+    }
     const char* why_no_survivors() const noexcept override { return nullptr; }
     std::unique_ptr<Engine> survivors(const SurvivorsOptions& options) override;
 
@@ -879,13 +895,14 @@ std::unique_ptr<Engine> GlooEngine::survivors(const SurvivorsOptions& options) {
     std::vector<int> ranks = process_->first_ranks;
     const int own = ranks[static_cast<std::size_t>(rank_)];
     const int meetings = size_;  // at most; more are not needed unless ranks cannot connect that have not failed
+    SurvivorsOptions patience = options;
     for (int generation = process_->generation + 1;; ++generation) {
         try {
-            ranks = Meeting(*shared_.rendezvous, generation, options).decide(ranks, own);
+            ranks = Meeting(*shared_.rendezvous, generation, patience).decide(ranks, own);
         } catch (const EngineError&) {
             const bool needs_rank_0 = ranks.front() == 0 && !shared_.rendezvous->get("size");
             if (!needs_rank_0) throw;
-            throw EngineError("rank 0, by which the others find each other, has gone: " + shared_.rendezvous->place() +
+            throw EngineError("rank 0, by which the ranks find each other, does not answer: " + shared_.rendezvous->place() +
                               "; with TAPIR_RENDEZVOUS, a folder, they can go on without it");
         }
         try {
@@ -893,6 +910,7 @@ std::unique_ptr<Engine> GlooEngine::survivors(const SurvivorsOptions& options) {
         } catch (const EngineError&) {
             if (generation - process_->generation == meetings) throw;
         }
+        patience.wait = options.wait + 2 * kAgainSeconds;  // others may wait so long for an address and a connection
     }
 }
 

@@ -104,6 +104,8 @@ class Engine : public Collectives {
     virtual std::optional<std::vector<int>> missing() { return {}; }
     /// From the watchdog's thread: why another rank has called abort(), where an engine can know that outside of a call; empty: none has.
     virtual std::string failure_of_others() { return {}; }
+    /// From the watchdog's thread: the call that waits throws EngineError with this text. false: that cannot be done.
+    virtual bool give_up(const std::string&) { return false; }
     /// Why the ranks that are left cannot go on when one has gone; null: they can.
     virtual const char* why_no_survivors() const noexcept = 0;
     /// Of the first engine, after abort(), from the thread of another channel: makes an engine of the ranks that are left.

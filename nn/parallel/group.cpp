@@ -493,7 +493,7 @@ Group Group::survivors(const SurvivorsOptions& options, Loc loc) const {
     if (const char* const why = engine->why_no_survivors()) fail<CommError>(line, "survivors: {}", why);
     state_->channel->abort("it calls survivors()");  // where it has not ended yet
     const auto make = [&] { return engine->survivors(options); };
-    const std::shared_ptr<Channel> channel = Channel::open("survivors", make, state_->channel->timeout(), line);
+    const std::shared_ptr<Channel> channel = Channel::open("survivors", make, state_->channel->options(), line);
     return Access::group(channel, channel->world());
 }
 
@@ -517,7 +517,7 @@ static Group init_with(int* argc, char*** argv, const InitOptions& options, cons
     was_called = true;
     if (launcher() == Launcher::none) return {};
     const auto make = [&] { return launcher() == Launcher::mpi ? mpi_engine(argc, argv) : gloo_engine(options.timeout); };
-    const std::shared_ptr<Channel> channel = Channel::open("parallel::init", make, options.timeout, loc);
+    const std::shared_ptr<Channel> channel = Channel::open("parallel::init", make, options, loc);
     detail::set_process_rank(channel->world().rank());
     return Access::group(channel, channel->world());
 }
@@ -545,7 +545,7 @@ void spawn(int ranks, const std::function<void(Group)>& rank_main, const InitOpt
         Group group;
         try {
             const auto make = [&] { return std::move(engines[static_cast<std::size_t>(rank)]); };
-            const std::shared_ptr<Channel> channel = Channel::open("parallel::spawn", make, options.timeout, line);
+            const std::shared_ptr<Channel> channel = Channel::open("parallel::spawn", make, options, line);
             group = Access::group(channel, channel->world());
             rank_main(group);
         } catch (const CommError& e) {

@@ -109,8 +109,10 @@ class Group {
 };
 
 struct InitOptions {
-    /// Seconds that a call waits for the other ranks before the program ends.
+    /// Seconds that a call waits for the other ranks before the program ends, with code 75.
     double timeout = 600;
+    /// false: the call throws CommError then. Gloo only; what MPI waits in cannot be ended.
+    bool exit_on_timeout = true;
 };
 
 /// Joins the processes that mpirun, srun, or RANK, WORLD_SIZE and MASTER_ADDR with a launcher have started; without any of them returns a group of

@@ -30,31 +30,27 @@ class FolderRendezvous final : public Rendezvous {
 
     void set(const std::string& name, const std::string& text) override {
         const std::lock_guard lock(mutex_);
-        const std::filesystem::path path = path_of(name);
-        const std::filesystem::path part = folder_ / ("." + path.filename().string() + "." + std::to_string(rank_));
+        const std::filesystem::path path = path_of(name), part = written(path, text);
         std::error_code error;
-        std::ofstream(part, std::ios::binary) << text;
         std::filesystem::rename(part, path, error);  // nobody reads half a text
-        if (error) throw EngineError("TAPIR_RENDEZVOUS=" + folder_.string() + ": cannot write there: " + error.message());
+        if (error) fail_to_write(error);
         own_.insert(path);
     }
     bool set_first(const std::string& name, const std::string& text) override {
-        const std::filesystem::path path = path_of(name);
-        std::FILE* const file = std::fopen(path.c_str(), "wx");
-        if (!file) {
-            if (std::filesystem::exists(path)) return false;
-            throw EngineError("TAPIR_RENDEZVOUS=" + folder_.string() + ": cannot write there");
-        }
-        std::fclose(file);
-        set(name, text);
+        const std::lock_guard lock(mutex_);
+        const std::filesystem::path path = path_of(name), part = written(path, text);
+        std::error_code error, ignored;
+        std::filesystem::create_hard_link(part, path, error);  // fails where it is there, and is complete where it is not
+        std::filesystem::remove(part, ignored);
+        if (error == std::errc::file_exists) return false;
+        if (error) fail_to_write(error);
+        own_.insert(path);
         return true;
     }
     std::optional<std::string> get(const std::string& name) override {
         std::ifstream file(path_of(name), std::ios::binary);
         if (!file) return std::nullopt;
-        std::string text(std::istreambuf_iterator<char>(file), {});
-        if (text.empty()) return std::nullopt;  // set_first() has made the file, but not written it yet
-        return text;
+        return std::string(std::istreambuf_iterator<char>(file), {});
     }
     std::string place() const override { return "the folder " + folder_.string() + " (TAPIR_RENDEZVOUS)"; }
     void finish() override {
@@ -64,6 +60,14 @@ class FolderRendezvous final : public Rendezvous {
     }
 
  private:
+    std::filesystem::path written(const std::filesystem::path& path, const std::string& text) const {
+        const std::filesystem::path part = folder_ / ("." + path.filename().string() + "." + std::to_string(rank_));
+        std::ofstream(part, std::ios::binary) << text;
+        return part;
+    }
+    [[noreturn]] void fail_to_write(const std::error_code& error) const {
+        throw EngineError("TAPIR_RENDEZVOUS=" + folder_.string() + ": cannot write there: " + error.message());
+    }
     std::filesystem::path path_of(std::string name) const {
         for (char& c : name) {
             if (c == '/') c = '_';

@@ -3,6 +3,7 @@
 //     failures sum|message|gradients stopped|busy   rank 1 does not come to a call of the others
 //     failures split FOLDER                         rank 1 is killed while the ranks connect; FOLDER: the rendezvous
 //     failures train FILE                           trains without an end; rank 0 makes the file when that is under way
+//     failures go_on FILE                           the same; but then those who are left train five steps more
 //     failures checkpoint FILE WIDTH STEPS HOW      trains with checkpoints in the file. HOW: "well"; rank 0 gets no more space on the disk in
 //                                                   step 35 ("full"), or throws ("throws"), or throws at the end ("ends"). Ends well in any
 //                                                   case, when it has told what it got
@@ -38,6 +39,23 @@ void train(const Group& world, int steps, const Stop& stop) {
         tape.backward(square(y - 1).mean());
         adam.step();
         adam.zero_grad();
+    }
+}
+
+void train_on(const Group& world, const std::string& file) {
+    train(world, std::numeric_limits<int>::max(), [&](int step) {
+        if (step == 20 && world.rank() == 0) std::ofstream(file) << step;
+    });
+}
+
+void go_on(const Group& world, const std::string& file) {
+    try {
+        train_on(world, file);
+    } catch (const parallel::CommError& e) {
+        std::fprintf(stderr, "rank %d: %s\n", world.rank(), e.what());
+        const Group left = world.survivors({.wait = 3});
+        train(left, 5, [](int) {});
+        std::fprintf(stderr, "rank %d has gone on as rank %d of %d\n", world.rank(), left.rank(), left.size());
     }
 }
 
@@ -95,16 +113,17 @@ int main(int argc, char** argv) {
     int rank = 0;
     const std::string what = argv[1];
     try {
-        const Group world = parallel::init(argc, argv, {.timeout = what == "split" || what == "checkpoint" ? 60.0 : 3.0});
+        const double timeout = what == "split" || what == "checkpoint" ? 60 : 3;
+        const Group world = parallel::init(argc, argv, {.timeout = timeout, .exit_on_timeout = what != "go_on"});
         rank = world.rank();
         if (what == "split") {
             split(world, argv[2]);
         } else if (what == "checkpoint") {
             checkpoint(world, argv);
         } else if (what == "train") {
-            train(world, std::numeric_limits<int>::max(), [&](int step) {
-                if (step == 20 && rank == 0) std::ofstream(argv[2]) << step;
-            });
+            train_on(world, argv[2]);
+        } else if (what == "go_on") {
+            go_on(world, argv[2]);
         } else {
             run(world, what, std::strcmp(argv[2], "busy") == 0);
         }

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# partition.sh PROGRAM [MPIEXEC]: ranks 0 and 1 are on one machine, rank 2 on another; the link between the machines is cut in the middle of training.
-# Every rank names who is missing, its host and the line, and ends with code 75. Machines are network namespaces, joined by a bridge. Without MPIEXEC: on
-# Gloo. Ends with code 77 where namespaces cannot be made.
+# partition.sh PROGRAM [MPIEXEC|go_on]: ranks 0 and 1 are on one machine, rank 2 on another; the link between the machines is cut in the middle of training.
+# Every rank names who is missing, its host and the line, and ends with code 75; with go_on, ranks 0 and 1 go on without rank 2, which ends. Machines are
+# network namespaces, joined by a bridge. Without MPIEXEC: on Gloo. Ends with code 77 where namespaces cannot be made.
 set -euo pipefail
-program=$1 mpiexec=${2:-}
+program=$1 mpiexec=${2:-} what=train
+[[ $mpiexec != go_on ]] || what=go_on mpiexec=
 folder=$(mktemp -d)
 id=tapir$$
-export folder program id OMP_NUM_THREADS=1
+export folder program what id OMP_NUM_THREADS=1
 
 clean_up() {
     local name
@@ -44,7 +45,7 @@ END
 # A rank that mpirun starts: leaves what it says, and its code.
 cat >"$folder/rank" <<'END'
 #!/usr/bin/env bash
-"$program" train "$folder/under_way" >"$folder/said.$1" 2>&1
+"$program" "$what" "$folder/under_way" >"$folder/said.$1" 2>&1
 code=$?
 echo $code >"$folder/code.$1"
 exit $code
@@ -56,7 +57,7 @@ if [[ $mpiexec ]]; then
     for i in 1 2; do ip netns exec $id$i bash -c 'echo 5 >/proc/sys/net/ipv4/tcp_retries2'; done
     "$folder/on" 1 "$mpiexec" --allow-run-as-root --oversubscribe --mca mpi_yield_when_idle 1 --mca plm_rsh_agent "$folder/on" \
         --mca oob_tcp_if_include eth0 --mca btl_tcp_if_include eth0 --mca btl tcp,self \
-        -x folder -x program -x OMP_NUM_THREADS \
+        -x folder -x program -x what -x OMP_NUM_THREADS \
         -host 10.77.0.1:2,10.77.0.2:1 -n 3 bash -c "'$folder/rank \$OMPI_COMM_WORLD_RANK'" >"$folder/said" 2>&1 &
 else
     export WORLD_SIZE=3 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 TAPIR_GLOO_INTERFACE=eth0
@@ -86,6 +87,18 @@ left() {
 }
 nobody_is_left() { [[ ! $(left) ]]; }
 within 40 nobody_is_left || fail "processes are left: $(left)"
+if [[ $what == go_on ]]; then
+    for i in 0 1; do
+        [[ $(<"$folder/code.$i") == 0 ]] || fail "rank $i ends with $(<"$folder/code.$i")"
+        grep -qE "^rank $i: failures_main.cpp:[0-9]+: all_reduce: .*waited 3 s for rank 2 \(node2\) \(.*step [0-9]+\)" "$folder/said.$i" ||
+            fail "rank $i does not name rank 2"
+        grep -qF "rank $i has gone on as rank $i of 2" "$folder/said.$i" || fail "rank $i has not gone on"
+    done
+    [[ $(<"$folder/code.2") == 1 ]] || fail "rank 2 ends with $(<"$folder/code.2")"
+    grep -qF "survivors: rank 0, by which the ranks find each other, does not answer" "$folder/said.2" || fail "rank 2 does not say why"
+    echo "ranks 0 and 1 have gone on, and rank 2 has not"
+    exit
+fi
 for i in 0 1 2; do
     [[ $(<"$folder/code.$i") == 75 ]] || fail "rank $i ends with $(<"$folder/code.$i")"
     ((i == 2)) && missing="rank 0 (node1), rank 1 (node1)" || missing="rank 2 (node2)"

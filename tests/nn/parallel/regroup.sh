@@ -104,7 +104,7 @@ if [[ ${2:-} == http ]]; then
     begin 3 "$folder/state" 80 0 0 killed 65
     ended 1 1
     ended 2 1
-    says 1 "survivors: rank 0, by which the others find each other, has gone: rank 0 at 127.0.0.1"
+    says 1 "survivors: rank 0, by which the ranks find each other, does not answer: rank 0 at 127.0.0.1"
     says 2 "with TAPIR_RENDEZVOUS, a folder, they can go on without it"
 fi
 ! pgrep -f "$folder" || fail "there are processes left"

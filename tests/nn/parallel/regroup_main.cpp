@@ -1,5 +1,5 @@
 // regroup FILE STEPS LEAST [RANK HOW STEP]...: trains so many steps. In the middle of a step a rank fails: it is killed, or stopped and killed (late). Or it
-// is killed while the others meet (meeting), which it does when they have failed. Those who are left go on from the last state.
+// is killed while the others meet (meeting), or in the first step after it. Those who are left go on from the last state.
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -34,11 +34,12 @@ int run(int argc, char** argv) {
     const parallel::SurvivorsOptions options{.wait = 3, .least = std::atoi(argv[3])};
     std::vector<Failure> failures;
     for (int i = 4; i + 2 < argc; i += 3) failures.push_back({std::atoi(argv[i]), argv[i + 1], std::atoi(argv[i + 2])});
-    for (;;) {
+    for (bool has_met = false;;) {
         try {
             training::run(world, path, std::atoi(argv[2]), [&](std::int64_t step) {
                 for (const Failure& failure : failures) {
-                    if (failure.rank == rank && failure.step == step && failure.how == "killed") std::raise(SIGKILL);
+                    const bool is_now = failure.how == "killed" ? failure.step == step : failure.how == "meeting" && has_met;
+                    if (failure.rank == rank && is_now) std::raise(SIGKILL);
                 }
             });
             return 0;
@@ -49,6 +50,7 @@ int run(int argc, char** argv) {
                 if (failure.rank == rank && failure.how == "late") std::raise(SIGSTOP);
             }
             world = world.survivors(options);
+            has_met = true;
             std::fprintf(stderr, "rank %d goes on as rank %d of %d\n", rank, world.rank(), world.size());
         }
     }
