@@ -25,7 +25,7 @@
 #include <sstream>
 #include <thread>
 
-#include "tapir/nn/parallel/rendezvous_impl.h"
+#include "tapir/nn/parallel/meeting_impl.h"
 
 namespace tapir::parallel {
 namespace {
@@ -126,10 +126,14 @@ class Shared {
         changed_.notify_all();
     }
 
-    // Ends wait().
+    // Ends wait(), in the call that has begun last.
     void give_up(const std::string& text) {
         const std::lock_guard lock(mutex_);
         given_up_ = text;
+    }
+    void begin_call() {
+        const std::lock_guard lock(mutex_);
+        given_up_.clear();
     }
 
     // How many calls of each engine have begun, by its number. Other ranks' watchdogs ask for it.
@@ -511,6 +515,7 @@ class GlooEngine final : public Engine {
     const char* name() const noexcept override { return "Gloo"; }
 
     Agreement agree(std::uint64_t fingerprint, const std::string& text) override {
+        shared_.begin_call();
         shared_.set_position(number_, ++position_);
         // The least of both over all ranks: after each step, a rank knows it of twice as many before it.
         std::uint64_t least[2] = {fingerprint, ~fingerprint};
@@ -632,6 +637,7 @@ class GlooEngine final : public Engine {
         shared_.post(std::move(sent));
     }
     std::vector<std::byte> receive(int from) override {
+        shared_.begin_call();
         waits_for_ = from;
         const std::uint64_t slot = kMessageSlot + 2 * received_[static_cast<std::size_t>(from)]++;
         std::int64_t size = 0;
@@ -829,67 +835,8 @@ std::optional<std::vector<int>> GlooEngine::missing() {
     return missing_of(process_->answers->find(world_ranks_, number_, position_, milliseconds(2000)));
 }
 
-// Where the ranks that are left meet, as Note [Survivors] says.
-class Meeting {
- public:
-    Meeting(Rendezvous& rendezvous, int generation, const SurvivorsOptions& options)
-        : rendezvous_(rendezvous), prefix_("meeting" + std::to_string(generation) + "/"), options_(options) {}
-
-    // Returns those who go on. All ranks that come get the same answer. `ranks` and `own`: as they were when the program began.
-    std::vector<int> decide(const std::vector<int>& ranks, int own) {
-        rendezvous_.set(prefix_ + "here/" + std::to_string(own), "yes");
-        const auto deadline = Clock::now() + std::chrono::duration<double>(options_.wait);
-        std::vector<int> here;
-        for (;; std::this_thread::sleep_for(milliseconds(50))) {
-            if (const std::optional<std::string> decision = rendezvous_.get(prefix_ + "decision")) return read(*decision, ranks.size(), own);
-            for (const int rank : ranks) {
-                const bool is_known = std::find(here.begin(), here.end(), rank) != here.end();
-                if (!is_known && rendezvous_.get(prefix_ + "here/" + std::to_string(rank))) here.push_back(rank);
-            }
-            if (here.size() == ranks.size() || Clock::now() > deadline) propose(here, ranks.size());
-        }
-    }
-
- private:
-    void propose(std::vector<int> here, std::size_t ranks) {
-        std::sort(here.begin(), here.end());
-        const std::size_t needed = options_.least > 0 ? static_cast<std::size_t>(options_.least) : ranks / 2 + 1;
-        std::string text = here.size() >= needed ? "go on" : "end";
-        for (const int rank : here) text += " " + std::to_string(rank);
-        rendezvous_.set_first(prefix_ + "decision", text);
-    }
-    std::vector<int> read(const std::string& decision, std::size_t ranks, int own) const {
-        const bool goes_on = decision.starts_with("go on");
-        std::istringstream numbers(decision.substr(goes_on ? 5 : 3));
-        std::vector<int> here;
-        for (int rank = 0; numbers >> rank;) here.push_back(rank);
-        if (!goes_on) {
-            std::ostringstream out;
-            out << here.size() << " of " << ranks << " ranks came within " << options_.wait << " s, and ";
-            if (options_.least > 0) {
-                out << "SurvivorsOptions::least is " << options_.least;
-            } else {
-                out << "more than half must be there (SurvivorsOptions::least)";
-            }
-            throw EngineError(out.str());
-        }
-        if (std::find(here.begin(), here.end(), own) == here.end())
-            throw EngineError("the others have gone on without this rank, which came too late (SurvivorsOptions::wait)");
-        return here;
-    }
-
-    Rendezvous& rendezvous_;
-    const std::string prefix_;
-    const SurvivorsOptions options_;
-};
-
-// Note [Survivors]
-// The ranks that are left meet by the rendezvous. Each writes there that it has come. When all of the last group are there, or the time is over, whoever
-// finds it so proposes those who have come as the new group, or an end if they are too few. The first proposal is the decision of all, because the
-// rendezvous keeps the first text of a name. So no two groups can come of one meeting; a rank that comes later reads that the others have gone on.
-//
-// Then they connect. If one fails meanwhile, those who notice come to the next meeting, which is one of the group that was decided. Those who do not
-// notice at once do so in their first call, and come to the same meeting by another survivors().
+// When the ranks have decided in a meeting who goes on, they connect. If one fails meanwhile, those who notice come to the next meeting, which is one of
+// the group that was decided. Those who do not notice at once do so in their first call, and come to the same meeting by another survivors().
 std::unique_ptr<Engine> GlooEngine::survivors(const SurvivorsOptions& options) {
     block_sigpipe();
     std::vector<int> ranks = process_->first_ranks;

@@ -113,7 +113,7 @@ int main(int argc, char** argv) {
     int rank = 0;
     const std::string what = argv[1];
     try {
-        const double timeout = what == "split" || what == "checkpoint" ? 60 : 3;
+        const double timeout = what == "split" || what == "checkpoint" ? 60 : 5;
         const Group world = parallel::init(argc, argv, {.timeout = timeout, .exit_on_timeout = what != "go_on"});
         rank = world.rank();
         if (what == "split") {

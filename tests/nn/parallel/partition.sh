@@ -90,7 +90,7 @@ within 40 nobody_is_left || fail "processes are left: $(left)"
 if [[ $what == go_on ]]; then
     for i in 0 1; do
         [[ $(<"$folder/code.$i") == 0 ]] || fail "rank $i ends with $(<"$folder/code.$i")"
-        grep -qE "^rank $i: failures_main.cpp:[0-9]+: all_reduce: .*waited 3 s for rank 2 \(node2\) \(.*step [0-9]+\)" "$folder/said.$i" ||
+        grep -qE "^rank $i: failures_main.cpp:[0-9]+: all_reduce: .*waited 5 s for rank 2 \(node2\) \(.*step [0-9]+\)" "$folder/said.$i" ||
             fail "rank $i does not name rank 2"
         grep -qF "rank $i has gone on as rank $i of 2" "$folder/said.$i" || fail "rank $i has not gone on"
     done
@@ -104,6 +104,6 @@ for i in 0 1 2; do
     ((i == 2)) && missing="rank 0 (node1), rank 1 (node1)" || missing="rank 2 (node2)"
     grep -qE "^failures_main.cpp:[0-9]+: all_reduce of gradients, .* \((bucket [0-9] of 4, )?step [0-9]+\) waits" "$folder/said.$i" ||
         fail "rank $i does not name its call"
-    grep -qF " waits 3 s for $missing: rank $i ends the program" "$folder/said.$i" || fail "rank $i does not name $missing"
+    grep -qF " waits 5 s for $missing: rank $i ends the program" "$folder/said.$i" || fail "rank $i does not name $missing"
 done
 grep -h " waits " "$folder"/said.*

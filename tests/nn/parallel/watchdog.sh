@@ -44,8 +44,8 @@ run() { # run CASE HOW TEXT
         grep -qE "rank 1: failures_main.cpp:[0-9]+: .*(was lost|failed: )" "$folder/said.1" || fail "rank 1 does not say who has gone"
     fi
     for i in 0 2; do
-        require "$3 waits 3 s for rank 1 ($host): rank $i ends the program" "$folder/said.$i"
-        grep -qE "^failures_main.cpp:[0-9]+: .* waits 3 s" "$folder/said.$i" || fail "rank $i does not name its line"
+        require "$3 waits 5 s for rank 1 ($host): rank $i ends the program" "$folder/said.$i"
+        grep -qE "^failures_main.cpp:[0-9]+: .* waits 5 s" "$folder/said.$i" || fail "rank $i does not name its line"
     done
     ! pgrep -f "$folder" >"$folder/left" || fail "there are processes left: $(tr '\n' ' ' <"$folder/left")"
     echo "$case: both other ranks have named the missing one"
