@@ -64,7 +64,7 @@ void Work::wait() {
         changed_.wait(lock, [this] { return is_done_; });
     }
     if (profile != 0) detail::note_communication_wait(profile, channel_, begin, detail::profile_ticks());
-    if (error_) std::rethrow_exception(error_);
+    if (error_) std::rethrow_exception(std::exchange(error_, nullptr));  // the channel's thread, which may be the last to hold this, lets go of none
     if (device_ != cpu) Stream::current(device_).wait_event(ended_);
 }
 

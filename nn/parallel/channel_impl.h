@@ -39,7 +39,7 @@ struct Call {
 /// A call that waits in line, runs, or is done.
 class Work {
  public:
-    /// Throws CommError if it failed. What it has put on a CUDA device comes before what the thread's current stream there gets from here on.
+    /// Throws CommError if it failed, once. What it has put on a CUDA device comes before what the thread's current stream there gets from here on.
     void wait();
 
  private:
