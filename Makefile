@@ -89,7 +89,7 @@ cuda emulated:  ## the tests of the CUDA device: compiled by nvcc, or on the emu
 	@.ci/install-deps build test
 	$(call configure,$@)
 	$(call build,$@) --target tapir_cuda_tests
-	@ctest --preset $@ -R '^cuda/|tree_lstm_cuda'
+	@ctest --preset $@ -R '^cuda/|tree_lstm_cuda|mpi_cuda'
 
 gpu:            ## on a machine with a GPU: build for it, run the CUDA tests, also under compute-sanitizer (ARGS: stages)
 	@.ci/gpu $(ARGS)

@@ -98,6 +98,7 @@ RankTrace trace_of_step(const Group& world, std::int64_t bucket, int* line) {
 }
 
 void overlap(const Group& world) {
+    const DeviceScope host(cpu);  // a device's part of a call is not in the row of these
     int line = 0;
     const auto ends = [](const RankTrace& trace) {
         std::int64_t end = 0;
@@ -127,6 +128,7 @@ void overlap(const Group& world) {
 }
 
 void profile(const Group& world) {
+    const DeviceScope host(cpu);
     std::optional<Profiler> profiler;
     if (is_profiled(world)) profiler.emplace();
     const int line = __LINE__ + 1;
