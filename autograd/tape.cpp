@@ -144,8 +144,8 @@ Log* open_joined_log(const Loc& loc) {
 void close_log(Log* log) noexcept {
     auto* listed = static_cast<ListedLog*>(log);
     close_number(log->id);
+    log->clear();  // first: records of joined threads lie in the memory of these logs, which other threads may use as soon as they are dropped
     drop_joined(*log);
-    log->clear();
     log->id = 0;
     if (listed->is_of_scope) {
         SpareJoined& spare = spare_joined();

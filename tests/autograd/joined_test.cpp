@@ -272,3 +272,39 @@ TEST_CASE("many threads join a tape many times") {
         CHECK(allclose(tape.gradient(loss, w), full({3}, 2.0 + 6 * 2 + 3 * (0 + 1 + 2 + 3 + 4 + 5), float64)));
     }
 }
+
+// The memory of joined records is given to the next scope of any thread. Here one asks for it while the tape is ending.
+TEST_CASE("the records of a joined thread are gone before its memory is used again") {
+    const Tensor w = full({2}, 2.0, float64).requires_grad_();
+    std::promise<void> may_go_on;
+    std::future<Tensor> other;
+    double numbers[2] = {1, 3};
+    const auto use_again = [&](void*) {
+        std::promise<void> has_recorded;
+        other = std::async(std::launch::async, [&has_recorded, &w, ended = may_go_on.get_future()]() mutable {
+            Tape tape;
+            const Tensor h = on_thread([&] {
+                const TapeScope join(tape);
+                Tensor product = w * 3;
+                for (int k = 0; k < 20; ++k) product = product * w;
+                return product;
+            });
+            has_recorded.set_value();
+            ended.wait();
+            return tape.gradient(sum(h), w);
+        });
+        has_recorded.get_future().wait();
+    };
+    {
+        Tape tape;
+        Tensor h = on_thread([&] {
+            const TapeScope join(tape);
+            Tensor product = from_blob(numbers, {2}, use_again, float64) * w;
+            for (int k = 0; k < 20; ++k) product = product * w;
+            return product;
+        });
+        CHECK(allclose(tape.gradient(sum(h), w, {.retain_graph = true}), 21 * pow(w.detach(), 20) * tensor({1.0, 3.0})));
+    }
+    may_go_on.set_value();
+    CHECK(allclose(other.get(), 3 * 21 * pow(w.detach(), 20)));
+}
