@@ -34,6 +34,8 @@ Tensor recorded(const OpInfo& op, const Tensor& x, Rule rule, const Loc& loc);
 /// Throw for an undefined x, and where a graph is made, which cannot hold what other ranks compute.
 void check_tensor(const char* op, const Tensor& x, const Loc& loc);
 
+inline std::int64_t bytes_of(const Tensor& t) { return t.numel() * static_cast<std::int64_t>(itemsize(t.dtype())); }
+
 /// What has started this process, by the variables that it sets: mpirun or srun; RANK and WORLD_SIZE; nothing.
 enum class Launcher : std::uint8_t { none, mpi, variables };
 Launcher launcher();

@@ -20,12 +20,6 @@ constexpr std::chrono::seconds kLinger{2};  // other ranks' watchdogs speak with
 constexpr std::size_t kHostBytes = 64;
 constexpr std::chrono::microseconds kServes{100};  // between looks at windows
 
-std::uint64_t fingerprint_of(const std::string& text) {  // FNV-1a
-    std::uint64_t hash = 14695981039346656037u;
-    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-    return hash >> 1;  // never all ones: its complement is compared, too
-}
-
 // Names the thread for profiles, gdb and top.
 void name_thread([[maybe_unused]] int rank) noexcept {
 #if defined(__linux__)
@@ -41,6 +35,12 @@ std::string note_of(const Call& call) { return call.note.empty() ? "" : " (" + c
 std::string with_line(const Call& call) { return call.text() + " at " + detail::file_and_line(call.loc) + note_of(call); }
 
 }  // namespace
+
+std::uint64_t fingerprint_of(const std::string& text) {  // FNV-1a
+    std::uint64_t hash = 14695981039346656037u;
+    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+    return hash >> 1;  // never all ones: its complement is compared, too
+}
 
 std::vector<int> missing_of(const std::vector<Found>& by_rank) {
     const auto all_that = [&](auto is_meant) {
@@ -368,7 +368,8 @@ void Channel::look_at_current(std::unique_lock<std::mutex>& lock) {
     Engine& engine = *current_->engine;
     const Call call = current_->call;
     lock.unlock();
-    const std::optional<std::vector<int>> missing = engine.missing();
+    const int one = engine.waits_for;
+    const std::optional<std::vector<int>> missing = one >= 0 ? std::vector<int>{one} : engine.missing();
     std::string ranks;
     for (const int rank : missing.value_or(std::vector<int>()))
         ranks += fmt::format("{}rank {} ({})", ranks.empty() ? "" : ", ", rank, engine.hosts[static_cast<std::size_t>(rank)]);

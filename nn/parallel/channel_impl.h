@@ -36,6 +36,9 @@ struct Call {
     std::string text() const;  // "all_reduce of float32 (3, 4), sum"
 };
 
+/// A number that stands for a text where ranks compare what they have.
+std::uint64_t fingerprint_of(const std::string& text);
+
 /// A call that waits in line, runs, or is done.
 class Work {
  public:

@@ -638,7 +638,7 @@ class GlooEngine final : public Engine {
     }
     std::vector<std::byte> receive(int from) override {
         shared_.begin_call();
-        waits_for_ = from;
+        const WaitsFor waits(*this, from);
         const std::uint64_t slot = kMessageSlot + 2 * received_[static_cast<std::size_t>(from)]++;
         std::int64_t size = 0;
         std::vector<std::byte> bytes;
@@ -647,7 +647,6 @@ class GlooEngine final : public Engine {
             bytes.resize(static_cast<std::size_t>(size));
             if (size > 0) receive_bytes(bytes.data(), size, from, slot + 1);
         });
-        waits_for_ = -1;
         return bytes;
     }
 
@@ -786,7 +785,6 @@ class GlooEngine final : public Engine {
     std::vector<std::uint64_t> sent_, received_;  // messages, by rank
     std::vector<std::byte> room_;
     std::atomic<std::int64_t> position_{0};
-    std::atomic<int> waits_for_{-1};
 };
 
 void GlooEngine::abort(const std::string& reason, double seconds) {
@@ -831,7 +829,6 @@ void GlooEngine::finish() {
 
 std::optional<std::vector<int>> GlooEngine::missing() {
     block_sigpipe();
-    if (const int from = waits_for_; from >= 0) return std::vector<int>{from};
     return missing_of(process_->answers->find(world_ranks_, number_, position_, milliseconds(2000)));
 }
 

@@ -73,7 +73,7 @@ class Engine : public Collectives {
     virtual int size() const noexcept = 0;
     virtual const char* name() const noexcept = 0;
     std::vector<std::string> hosts;      // of the ranks, for messages; set by the channel
-    std::atomic<int> waits_for{-1};      // the rank without which this one does not go on, where it is one; for missing()
+    std::atomic<int> waits_for{-1};      // the rank without which this one does not go on, where it is one; the watchdog then asks no other
     std::atomic<bool> is_called{false};  // of the first engine: this process is in a call of one of them; set by the channel
 
     /// Waits for a call of all ranks, and compares the calls. All collectives follow one of these that found all alike, and split(), too.

@@ -430,7 +430,6 @@ void MpiEngine::answer() {
 }
 
 std::optional<std::vector<int>> MpiEngine::missing() {
-    if (const int one = waits_for; one >= 0) return std::vector<int>{one};
     if (mpi_->watchdogs == MPI_COMM_NULL) return {};
     const std::int64_t mine = mpi_->position(number_);
     const std::int64_t question = static_cast<std::int64_t>(number_);

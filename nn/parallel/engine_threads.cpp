@@ -221,7 +221,6 @@ class ThreadEngine final : public Engine {
         }
     }
     std::optional<std::vector<int>> missing() override {
-        if (const int one = waits_for; one >= 0) return std::vector<int>{one};
         const std::lock_guard lock(room_->mutex);
         std::vector<int> ranks;
         for (int i = 0; i < size(); ++i) {

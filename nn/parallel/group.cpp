@@ -34,7 +34,6 @@ void* data_of(const Tensor& t) {
     if (t.device() != cpu && t.numel() > 0) device_api::used_here(*t.impl()->storage);
     return t.impl()->data;
 }
-std::int64_t bytes_of(const Tensor& t) { return t.numel() * static_cast<std::int64_t>(itemsize(t.dtype())); }
 
 void check_reduce(const char* op, const Tensor& x, Reduce reduce, const Loc& loc) {
     if (reduce == Reduce::mean && !is_floating(x.dtype()))

@@ -22,8 +22,6 @@ using optim::StepPart;
 
 constexpr std::int64_t kPacketBytes = 4 << 20;  // about what travels at once; see ReplicasOptions::bucket
 
-std::int64_t bytes_of(const Tensor& t) { return t.numel() * static_cast<std::int64_t>(itemsize(t.dtype())); }
-
 // What one rank sends to all others.
 struct Packet {
     int owner;
@@ -103,13 +101,9 @@ std::vector<bool> Shards::divide(const std::vector<Tensor>& parameters) {
 void Shards::begin(const std::vector<StepPart>& parts, const Loc& loc) {
     if (CustomFunction::is_traced()) fail<TapeError>(loc, "Sharded: a graph cannot hold a step that other ranks share");
     if (group_.size() == 1) return;
-    std::uint64_t hash = 14695981039346656037u;  // FNV-1a, of the places and the numbers of rows
-    const auto add = [&hash](std::uint64_t number) { hash = (hash ^ number) * 1099511628211u; };
-    for (const StepPart& part : parts) {
-        add(part.place);
-        add(static_cast<std::uint64_t>(bytes_of(part)));
-    }
-    Call call{"step", fmt::format("{} parameters with gradients (of all: {:08x})", parts.size(), hash >> 32), loc};
+    std::string all;
+    for (const StepPart& part : parts) all += fmt::format("{}: {} bytes, ", part.place, bytes_of(part));
+    Call call{"step", fmt::format("{} parameters with gradients (of all: {:08x})", parts.size(), fingerprint_of(all) >> 32), loc};
     Access::channel(group_)->post(*Access::engine(group_), std::move(call), [] {})->wait();
     forget();
 }

@@ -25,6 +25,11 @@ std::int64_t share_of(const char* layer, const char* what, std::int64_t count, c
     return count / group.size();
 }
 
+Tensor own_part(const Tensor& all, int dim, const Group& group) {
+    const std::int64_t share = all.size(dim) / group.size();
+    return all.narrow(dim, group.rank() * share, share).clone();
+}
+
 // Rank 0's, whole or this rank's part of a dimension.
 Tensor taken(const Tensor& whole, const Group& group, const Loc& loc) {
     const NoGradScope pause;
@@ -34,8 +39,7 @@ Tensor taken(const Tensor& whole, const Group& group, const Loc& loc) {
 Tensor part_of(const Tensor& whole, int dim, const Group& group, const Loc& loc) {
     const Tensor all = taken(whole, group, loc);
     const NoGradScope pause;
-    const std::int64_t share = all.size(dim) / group.size();
-    return all.narrow(dim, group.rank() * share, share).clone();
+    return own_part(all, dim, group);
 }
 
 Tensor joined(const Tensor& part, int dim, const Group& group, const Loc& loc) {
@@ -77,10 +81,7 @@ Tensor scatter_to_group(In x, const Group& group, int dim) {
     if (group.size() == 1) return x.tensor;
     static const OpInfo& op = CustomFunction::row_named("scatter_to_group");
     Rule rule;
-    rule.forward = [group, dim](const Tensor& t) {
-        const std::int64_t share = t.size(dim) / group.size();
-        return t.narrow(dim, group.rank() * share, share).clone();
-    };
+    rule.forward = [group, dim](const Tensor& t) { return own_part(t, dim, group); };
     rule.backward = [group, dim, line](const Tensor& g, const FunctionContext&) { return gather_from_group({g, line}, group, dim); };
     return recorded(op, x.tensor, std::move(rule), line);
 }
