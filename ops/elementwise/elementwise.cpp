@@ -23,6 +23,7 @@
 #include "tapir/ops/make/make.h"
 #include "tapir/ops/normalization/channels_impl.h"
 #include "tapir/ops/on_stream_impl.h"
+#include "tapir/ops/kernels/launch.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/reduce/extreme.h"
 #include "tapir/ops/reduce/reduce.h"
@@ -552,6 +553,19 @@ void copy_on_gpu(const Tensor& to, const Tensor& from) {
     gpu::copy(args);
 }
 
+namespace {
+
+// The bands that run_rows computes; 0 if rows are too short for it.
+std::int64_t bands_of(const kernels::ElementwiseArgs& args) {
+    constexpr std::int64_t long_row = 256, short_row = 64;
+    if (args.rank < 2) return 0;
+    const std::int64_t rows = args.sizes[args.rank - 2], width = args.sizes[args.rank - 1];
+    if (width < short_row || (width < long_row && width % kernels::kLanes != 0)) return 0;
+    return args.numel / (rows * width) * ((rows + kernels::kBandRows - 1) / kernels::kBandRows);
+}
+
+}  // namespace
+
 void run(const kernels::ElementwiseKernel& kernel, const Tensor& out, const Tensor* const* in, int count) {
     const TensorImpl* y = out.impl();
     if (y->numel == 0) return;
@@ -581,6 +595,9 @@ void run(const kernels::ElementwiseKernel& kernel, const Tensor& out, const Tens
     args.loop = loop;
     args.operands = count;
     set_geometry(args, y, in);
+    if (const std::int64_t bands = bands_of(args); bands > 0) {
+        return share_out(bands, y->numel / bands, [&](std::int64_t begin, std::int64_t end) { kernels::run_rows(args, begin, end); });
+    }
     parallel_for(y->numel, kParallelElements / 2, [&](std::int64_t begin, std::int64_t end) { kernels::run_general(args, begin, end); });
 }
 

@@ -49,7 +49,8 @@ enum class ElementTypes : std::uint8_t { Float, Number, Integral, Bool };
 namespace kernels {
 
 inline constexpr int kLanes = 16;
-inline constexpr int kMaxOperands = 5;  // of a loop: g, a, b, c, y
+inline constexpr int kMaxOperands = 5;         // of a loop: g, a, b, c, y
+inline constexpr std::int64_t kBandRows = 16;  // rows that run_rows computes side by side, for operands that are transposed
 
 /// out[i] = f(in[0][i], in[1][i], ...) for n elements, n a multiple of kLanes.
 using Loop = void (*)(std::int64_t n, void* out, const void* const* in, const double* params);
@@ -129,6 +130,9 @@ TAPIR_CPU_KERNEL(run_contiguous,
 TAPIR_CPU_KERNEL(run_repeated,
                  void(tapir::kernels::Loop loop, std::int64_t n, void* out, unsigned out_size, const void* const* in, unsigned in_size, int operands,
                       const double* params, unsigned repeated))
+/// Handles operands of at least two dimensions whose rows are long. Bands [begin, end) of kBandRows rows; each matrix of the last two
+/// dimensions begins with a new band.
+TAPIR_CPU_KERNEL(run_rows, void(const tapir::kernels::ElementwiseArgs& args, std::int64_t begin, std::int64_t end))
 /// Handles everything else. Elements [begin, end) in row-major order of the result.
 TAPIR_CPU_KERNEL(run_general, void(const tapir::kernels::ElementwiseArgs& args, std::int64_t begin, std::int64_t end))
 /// Converts n elements from `from` (stride in elements) to `to`.

@@ -8,6 +8,7 @@
 #include "tapir/ops/elementwise/elementwise_kernels.h"
 #include "tapir/ops/elementwise/fused_kernels.h"
 #include "tapir/ops/index/gather.h"
+#include "tapir/ops/make/copy_kernels.h"
 
 namespace tapir::kernels {
 namespace TAPIR_ISA {
@@ -16,6 +17,7 @@ namespace {
 using i64 = std::int64_t;
 
 constexpr i64 kBlock = 512;  // elements converted at a time: all operands of a block stay in the first-level cache
+constexpr i64 kTile = 1024;  // elements of a transposed operand
 
 // --- Conversion ------------------------------------------------------------------------------------------------------
 
@@ -88,6 +90,16 @@ void convert_loop(const void* from, i64 from_stride, void* to, i64 to_stride, i6
 #pragma omp simd
             for (i64 i = 0; i < n; ++i) y[i] = convert_one<To>(x[i]);
         }
+    } else if (from_stride == 0 && to_stride == 1) {
+        const To value = convert_one<To>(*x);
+#pragma omp simd
+        for (i64 i = 0; i < n; ++i) y[i] = value;
+    } else if (from_stride == 2 && to_stride == 1) {  // one of pairs, as the real parts of complex numbers
+#pragma omp simd
+        for (i64 i = 0; i < n; ++i) y[i] = convert_one<To>(x[2 * i]);
+    } else if (from_stride == -1 && to_stride == 1) {
+#pragma omp simd
+        for (i64 i = 0; i < n; ++i) y[i] = convert_one<To>(x[-i]);
     } else {
         for (i64 i = 0; i < n; ++i) y[i * to_stride] = convert_one<To>(x[i * from_stride]);
     }
@@ -328,6 +340,73 @@ void run_general(const ElementwiseArgs& args, i64 begin, i64 end) {
         } else {
             args.loop(padded, result, in, args.kernel.params);
             scatter(result, loop_out, args, position, count);
+        }
+    }
+}
+
+// --- Rows ----------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// How a row of an operand reaches the loop.
+enum class RowWay : std::uint8_t { direct, turned, converted };
+
+RowWay row_way(const Operand& operand, int last, DType compute) {
+    if (operand.dtype != compute) return RowWay::converted;
+    if (operand.strides[last] == 1) return RowWay::direct;
+    return operand.strides[last] != 0 && operand.strides[last - 1] == 1 ? RowWay::turned : RowWay::converted;
+}
+
+}  // namespace
+
+void run_rows(const ElementwiseArgs& args, i64 begin, i64 end) {
+    constexpr i64 wide = 512, narrow = kTile / kBandRows;
+    alignas(64) std::byte buffers[kMaxOperands][kTile * 8];
+    alignas(64) std::byte result[wide * 8];
+    const int last = args.rank - 1;
+    const i64 rows = args.sizes[last - 1], width = args.sizes[last], bands = (rows + kBandRows - 1) / kBandRows;
+    const DType compute = stored_as(args.kernel.compute), loop_out = args.kernel.to_bool ? DType::boolean : compute;
+    const i64 size = size_of(compute), out_size = size_of(args.out_dtype);
+    const bool is_direct = args.out_dtype == loop_out && args.out_strides[last] == 1;
+    RowWay ways[kMaxOperands];
+    i64 chunk = wide;
+    for (int k = 0; k < args.operands; ++k) {
+        ways[k] = row_way(args.in[k], last, compute);
+        if (ways[k] == RowWay::turned) chunk = narrow;
+    }
+    for (i64 band = begin; band < end; ++band) {
+        const i64 first = band % bands * kBandRows, height = smaller(kBandRows, rows - first);
+        const auto offset_of = [&](const i64* strides) {
+            return Cursor(args.sizes, strides, last - 1, band / bands).offset + first * strides[last - 1];
+        };
+        const std::byte* base[kMaxOperands];
+        for (int k = 0; k < args.operands; ++k) {
+            base[k] = static_cast<const std::byte*>(args.in[k].data) + offset_of(args.in[k].strides) * size_of(args.in[k].dtype);
+        }
+        std::byte* const out = static_cast<std::byte*>(args.out) + offset_of(args.out_strides) * out_size;
+        for (i64 column = 0; column < width; column += chunk) {
+            const i64 count = smaller(chunk, width - column);
+            for (int k = 0; k < args.operands; ++k) {
+                if (ways[k] != RowWay::turned) continue;
+                const i64 step = args.in[k].strides[last];
+                transpose_copy(static_cast<unsigned>(size), buffers[k], narrow, base[k] + column * step * size, step, height, count);
+            }
+            for (i64 row = 0; row < height; ++row) {
+                const void* in[kMaxOperands];
+                for (int k = 0; k < args.operands; ++k) {
+                    const Operand& x = args.in[k];
+                    const std::byte* from = base[k] + (row * x.strides[last - 1] + column * x.strides[last]) * size_of(x.dtype);
+                    in[k] = from;
+                    if (ways[k] == RowWay::turned) in[k] = buffers[k] + row * narrow * size;
+                    if (ways[k] != RowWay::converted) continue;
+                    in[k] = buffers[k];
+                    convert(x.dtype, from, x.strides[last], compute, buffers[k], 1, count);
+                }
+                std::byte* const to = out + (row * args.out_strides[last - 1] + column * args.out_strides[last]) * out_size;
+                run_contiguous(args.loop, count, is_direct ? to : result, size_of(loop_out), in, static_cast<unsigned>(size), args.operands,
+                               args.kernel.params);
+                if (!is_direct) convert(loop_out, result, 1, args.out_dtype, to, args.out_strides[last], count);
+            }
         }
     }
 }

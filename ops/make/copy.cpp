@@ -14,6 +14,8 @@
 #include "tapir/core/values_impl.h"
 #include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
+#include "tapir/ops/kernels/launch.h"
+#include "tapir/ops/make/copy_kernels.h"
 #include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/view/view.h"
@@ -120,6 +122,18 @@ struct CopyLoop {
             }
         }
     }
+    // Calls f(offset of the destination, of the source, count) for the rows [begin, end), of the last dimension, as many at a time as lie at
+    // equal distances.
+    template <class F>
+    void for_rows(int64_t begin, int64_t end, const F& f) const {
+        const int row = rank - 2;
+        for (int64_t first = begin; first < end;) {
+            const int64_t index = first % sizes[row], count = std::min(sizes[row] - index, end - first);
+            for_places(2, first / sizes[row], first / sizes[row] + 1,
+                       [&](int64_t y, int64_t x) { f(y + index * to[row], x + index * from[row], count); });
+            first += count;
+        }
+    }
     int64_t places(int inner) const {
         int64_t count = 1;
         for (int d = 0; d < rank - inner; ++d) count *= sizes[d];
@@ -142,33 +156,17 @@ struct CopyLoop {
     }
 };
 
-// y[i * row + j] = x[i + j * column] for i < rows, j < columns: goes through small squares, so that both sides of memory are read
-// and written in runs.
-template <class T>
-void transpose_block(T* y, int64_t row, const T* x, int64_t column, int64_t rows, int64_t columns) {
-    constexpr int64_t side = 16;
-    T square[side][side];
-    for (int64_t i = 0; i < rows; i += side) {
-        const int64_t height = std::min(side, rows - i);
-        for (int64_t j = 0; j < columns; j += side) {
-            const int64_t width = std::min(side, columns - j);
-            for (int64_t b = 0; b < width; ++b) {
-                for (int64_t a = 0; a < height; ++a) square[a][b] = x[i + a + (j + b) * column];
-            }
-            for (int64_t a = 0; a < height; ++a) std::memcpy(y + (i + a) * row + j, square[a], static_cast<std::size_t>(width) * sizeof(T));
-        }
-    }
-}
-
-template <class T>
 void transpose(const CopyLoop& loop, const TensorImpl* y, const TensorImpl* x) {
     const int i = loop.rank - 2, j = loop.rank - 1;
-    const int64_t rows = loop.sizes[i], columns = loop.sizes[j];
-    parallel_for(loop.places(2), 32 * 1024 / (rows * columns) + 1, [&](int64_t begin, int64_t end) {
-        loop.for_places(2, begin, end, [&](int64_t to, int64_t from) {
-            transpose_block(reinterpret_cast<T*>(y->data) + to, loop.to[i], reinterpret_cast<const T*>(x->data) + from, loop.from[j], rows, columns);
-        });
-    });
+    const int64_t rows = loop.sizes[i], columns = loop.sizes[j], places = loop.places(2);
+    const auto size = static_cast<int64_t>(itemsize(y->dtype));
+    const auto piece = [&](int64_t to, int64_t from, int64_t first, int64_t count) {
+        kernels::transpose_copy(static_cast<unsigned>(size), y->data + (to + first * loop.to[i]) * size, loop.to[i], x->data + (from + first) * size,
+                                loop.from[j], count, columns);
+    };
+    if (places == 1) return share_out(rows, columns, [&](int64_t begin, int64_t end) { piece(0, 0, begin, end - begin); });
+    share_out(places, rows * columns,
+              [&](int64_t begin, int64_t end) { loop.for_places(2, begin, end, [&](int64_t to, int64_t from) { piece(to, from, 0, rows); }); });
 }
 
 void copy_bytes_here(std::byte* to, const std::byte* from, std::size_t bytes) {
@@ -194,14 +192,7 @@ void copy_elements(const Tensor& to, const Tensor& from) {
         return copy_bytes_here(y->data, x->data, static_cast<std::size_t>(y->numel) * itemsize(y->dtype));
     }
     CopyLoop loop(y, x);
-    if (x->dtype == y->dtype && loop.turn()) {
-        switch (itemsize(y->dtype)) {
-            case 1: return transpose<std::uint8_t>(loop, y, x);
-            case 2: return transpose<std::uint16_t>(loop, y, x);
-            case 4: return transpose<std::uint32_t>(loop, y, x);
-            default: return transpose<std::uint64_t>(loop, y, x);
-        }
-    }
+    if (x->dtype == y->dtype && loop.turn()) return transpose(loop, y, x);
     const int last = loop.rank - 1;
     const auto y_size = static_cast<std::int64_t>(itemsize(y->dtype)), x_size = static_cast<std::int64_t>(itemsize(x->dtype));
     const std::int64_t width = loop.sizes[last];
@@ -215,6 +206,14 @@ void copy_elements(const Tensor& to, const Tensor& from) {
     if (loop.rank == 1) {
         return parallel_for(width, grain,
                             [&](std::int64_t begin, std::int64_t end) { convert(begin * loop.to[0], begin * loop.from[0], end - begin); });
+    }
+    if (x->dtype == y->dtype && loop.to[last] == 1 && loop.from[last] == 1) {
+        const int64_t to_row = loop.to[last - 1] * y_size, from_row = loop.from[last - 1] * y_size;
+        return share_out(loop.places(1), width, [&](int64_t begin, int64_t end) {
+            loop.for_rows(begin, end, [&](int64_t to_offset, int64_t from_offset, int64_t rows) {
+                kernels::copy_rows(y->data + to_offset * y_size, to_row, x->data + from_offset * y_size, from_row, rows, width * y_size);
+            });
+        });
     }
     parallel_for(loop.places(1), grain / width + 1, [&](std::int64_t begin, std::int64_t end) {
         loop.for_places(1, begin, end, [&](std::int64_t to_offset, std::int64_t from_offset) { convert(to_offset, from_offset, width); });

@@ -1,0 +1,218 @@
+// Element-wise ops and copies of tensors in every layout: the kernels for rows, transposed operands and short rows against plain loops.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tapir/tapir.h"
+
+using namespace tapir;
+
+namespace {
+
+// Reads the elements in row-major order, one after the other.
+template <class T>
+std::vector<T> elements(const Tensor& x) {
+    const Shape shape = x.shape(), strides = x.strides();
+    const auto* data = reinterpret_cast<const T*>(x.raw_data());
+    std::vector<T> all(static_cast<std::size_t>(x.numel()));
+    std::vector<int64_t> index(static_cast<std::size_t>(shape.rank()));
+    for (T& one : all) {
+        int64_t offset = 0;
+        for (int d = 0; d < shape.rank(); ++d) offset += index[static_cast<std::size_t>(d)] * strides[d];
+        one = data[offset];
+        for (int d = shape.rank(); d-- > 0;) {
+            if (++index[static_cast<std::size_t>(d)] < shape[d]) break;
+            index[static_cast<std::size_t>(d)] = 0;
+        }
+    }
+    return all;
+}
+
+// A view of shape (rows, columns) or (2, rows, columns) in each layout.
+struct Layout {
+    const char* name;
+    std::function<Tensor(int64_t, int64_t)> make;
+};
+
+std::vector<Layout> layouts() {
+    return {
+        {"contiguous", [](int64_t n, int64_t m) { return randn({n, m}); }},
+        {"transposed", [](int64_t n, int64_t m) { return randn({m, n}).t(); }},
+        {"a row", [](int64_t, int64_t m) { return randn({m}); }},
+        {"a column", [](int64_t n, int64_t) { return randn({n, 1}); }},
+        {"a number", [](int64_t, int64_t) { return randn({1, 1}); }},
+        {"every second column", [](int64_t n, int64_t m) { return randn({n, m, 2}).select(2, 1); }},
+        {"columns of a wider one", [](int64_t n, int64_t m) { return randn({n, m + 5}).narrow(1, 3, m); }},
+        {"rows of a transposed one", [](int64_t n, int64_t m) { return randn({m, n + 3}).narrow(1, 2, n).t(); }},
+        {"a stack of transposed ones", [](int64_t n, int64_t m) { return randn({2, m, n}).transpose(1, 2); }},
+        {"channels last", [](int64_t n, int64_t m) { return randn({2, m, n}).permute({0, 2, 1}).contiguous().permute({0, 2, 1}).transpose(1, 2); }},
+        {"the same for all of a stack", [](int64_t n, int64_t m) { return randn({1, n, m}).expand({2, n, m}); }},
+    };
+}
+
+Tensor packed(const Tensor& x, const Shape& shape) { return tensor(elements<float>(x.expand(shape))).reshape(shape); }
+
+}  // namespace
+
+TEST_CASE("two operands in any two layouts", "[layout]") {
+    manual_seed(1);
+    const std::pair<int64_t, int64_t> sizes[] = {{3, 64}, {17, 80}, {33, 256}, {5, 300}, {40, 1027}};
+    for (const auto& [n, m] : sizes) {
+        for (const Layout& one : layouts()) {
+            for (const Layout& other : layouts()) {
+                INFO(n << " x " << m << ": " << one.name << " and " << other.name);
+                const Tensor a = one.make(n, m), b = other.make(n, m);
+                const Tensor y = a - b;
+                const Tensor plain_a = packed(a, y.shape()), plain_b = packed(b, y.shape());  // these take the fast path
+                CHECK(elements<float>(y) == elements<float>(plain_a - plain_b));
+                CHECK(elements<std::uint8_t>(a < b) == elements<std::uint8_t>(plain_a < plain_b));
+            }
+        }
+    }
+}
+
+TEST_CASE("operands in other layouts, converted", "[layout]") {
+    manual_seed(2);
+    for (const DType dtype : {float64, int64, bfloat16, float16, int32, uint8}) {
+        for (const Layout& layout : layouts()) {
+            INFO(name(dtype) << ", " << layout.name);
+            const Tensor values = layout.make(35, 130);
+            const Tensor a = clamp(round(values * 10), 0, 9), turned = a.dim() == 2 && a.size(0) == 35 ? a.t().to(dtype).t() : a.to(dtype);
+            const Tensor y = turned + ones({35, 130}, dtype);
+            CHECK(y.dtype() == dtype);
+            CHECK(elements<double>(y.to(float64)) == elements<double>((a + 1.0).expand(y.shape()).to(float64)));
+        }
+    }
+}
+
+TEST_CASE("operations in place on a view of any layout", "[layout]") {
+    manual_seed(3);
+    for (const Layout& layout : layouts()) {
+        const Tensor row = randn({130}), column = randn({35, 1});
+        Tensor x = layout.make(35, 130);
+        if (x.shape() != Shape{35, 130}) continue;
+        INFO(layout.name);
+        const Tensor expected = packed(x, x.shape()) * packed(row, x.shape()) + packed(column, x.shape());
+        x.mul_(row).add_(column);
+        CHECK(elements<float>(x) == elements<float>(expected));
+    }
+}
+
+namespace {
+
+template <class T>
+void check_copies(DType dtype) {
+    for (const auto& [a, b, c] : {std::tuple{3, 7, 5}, {1, 16, 16}, {2, 33, 67}, {16, 64, 17}, {5, 130, 1}, {4, 1, 129}, {70, 65, 2}, {2, 28, 28}}) {
+        const Tensor x = randint(0, 200, {a + 1, b + 2, c + 3}, int64).to(dtype);
+        for (const auto& order : {std::vector<int>{0, 2, 1}, {1, 0, 2}, {2, 1, 0}, {1, 2, 0}, {2, 0, 1}, {0, 1, 2}}) {
+            INFO(name(dtype) << " " << a << " x " << b << " x " << c << ", order " << order[0] << order[1] << order[2]);
+            const Tensor part = x.narrow(0, 1, a).narrow(1, 1, b).narrow(2, 2, c);
+            const Tensor view = part.permute({order[0], order[1], order[2]});
+            const Tensor copy = view.clone();
+            CHECK(copy.is_contiguous());
+            CHECK(elements<T>(copy) == elements<T>(view));
+            Tensor into = zeros({c + 1, a + 1, b + 1}, dtype);
+            into.narrow(0, 1, c).narrow(1, 0, a).narrow(2, 1, b).copy_(part.permute({2, 0, 1}));
+            CHECK(elements<T>(into.narrow(0, 1, c).narrow(1, 0, a).narrow(2, 1, b)) == elements<T>(part.permute({2, 0, 1})));
+            CHECK(into.select(0, 0).to(float64).sum().item() + into.select(2, 0).to(float64).sum().item() == 0);  // what lies around it
+            CHECK(into.select(1, a).to(float64).sum().item() == 0);
+        }
+        CHECK(elements<T>(flip(x, {2})) == elements<T>(x.index_select(2, arange(c + 2, -1, -1))));
+        CHECK(elements<T>(roll(x, {2}, {2})) == elements<T>(cat({x.narrow(2, c + 1, 2), x.narrow(2, 0, c + 1)}, 2)));
+    }
+}
+
+}  // namespace
+
+TEST_CASE("copies of transposed, cut and turned tensors, of elements of every size", "[layout]") {
+    manual_seed(4);
+    check_copies<std::uint8_t>(uint8);
+    check_copies<std::uint16_t>(bfloat16);
+    check_copies<float>(float32);
+    check_copies<std::int64_t>(int64);
+}
+
+TEST_CASE("fmod, remainder and floor_divide are exact for quotients of every size", "[layout]") {
+    std::vector<double> numbers = {0.0,        -0.0,   1,      -1,   0.1,  3,     7.5,    1e-40,    5e-324,    1e-310, 0x1p22,
+                                   0x1p23 + 1, 0x1p24, 0x1p52, 1e17, 1e30, 1e300, 3.4e38, HUGE_VAL, -HUGE_VAL, NAN};
+    manual_seed(5);
+    for (const double scale : {1.0, 30.0, 1e6, 1e12}) {
+        for (const double x : (randn({20}, float64) * scale).to_vector<double>()) numbers.push_back(x);
+    }
+    const auto check = [&]<class T>(DType dtype, T) {
+        const Tensor x = tensor(numbers, float64).to(dtype), a = x.unsqueeze(1), b = x.unsqueeze(0);
+        const auto rest = elements<T>(fmod(a, b)), python = elements<T>(remainder(a, b)), down = elements<T>(floor_divide(a, b));
+        const auto all = elements<T>(x);
+        for (std::size_t i = 0; i < all.size(); ++i) {
+            for (std::size_t j = 0; j < all.size(); ++j) {
+                const std::size_t at = i * all.size() + j;
+                const T exact = std::fmod(all[i], all[j]);
+                INFO(name(dtype) << ": " << all[i] << ", " << all[j]);
+                const auto same = [](T one, T other) {
+                    return std::isnan(one) ? std::isnan(other) : one == other && std::signbit(one) == std::signbit(other);
+                };
+                CHECK(same(rest[at], exact));
+                CHECK(same(python[at], exact != 0 && (exact < 0) != (all[j] < 0) ? exact + all[j] : exact));
+                if (std::isfinite(all[i]) && std::isfinite(all[j]) && all[j] != 0 && std::abs(all[i] / all[j]) < 1e6) {
+                    CHECK(down[at] == static_cast<T>(std::floor(static_cast<long double>(all[i]) / all[j])));
+                }
+            }
+        }
+    };
+    check(float32, float{});
+    check(float64, double{});
+}
+
+TEST_CASE("lgamma and digamma of float32 keep their digits", "[layout]") {
+    const Tensor x =
+        cat({linspace(-5.3, 20, 4000), logspace(-30, 30, 2000), 1 + linspace(-0.01, 0.01, 301), 2 + linspace(-0.01, 0.01, 301)}).to(float32);
+    const auto numbers = x.to_vector<float>(), y = lgamma(x).to_vector<float>(), slope = digamma(x).to_vector<float>();
+    const auto exact_slope = digamma(x.to(float64)).to_vector<double>();
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+        INFO(numbers[i]);
+        const double exact = std::lgamma(static_cast<double>(numbers[i]));
+        if (numbers[i] > 0) {
+            CHECK(std::abs(y[i] - exact) <= 0x1p-22 * std::abs(exact));
+        } else {  // glibc's, near whose zeros digits are lost
+            CHECK(y[i] == Approx(exact).margin(1e-5));
+        }
+        if (numbers[i] > 0) CHECK(std::abs(slope[i] - exact_slope[i]) <= std::abs(exact_slope[i]) * 0x1p-23 + 1e-14);
+    }
+}
+
+TEST_CASE("topk of long lines is the beginning of the sorted line", "[layout]") {
+    manual_seed(7);
+    const int64_t n = 700;
+    const Tensor lines[] = {randn({3, n}),
+                            arange(n).to(float32).expand({2, n}),  // each element is among the largest when it comes
+                            arange(n, 0, -1).to(float32).expand({2, n}),
+                            randint(0, 4, {3, n}).to(float32),  // equal ones: the first come first
+                            where(randn({3, n}) > 1, NAN, randn({3, n})),
+                            randint(-50, 50, {3, n}, int64)};
+    for (const Tensor& x : lines) {
+        for (const int64_t k : {1, 2, 10, 32, 33, 80}) {
+            for (const bool largest : {true, false}) {
+                INFO(k << (largest ? " largest" : " smallest"));
+                const auto [values, indices] = topk(x, k, 1, largest);
+                const auto [sorted, places] = sort(x, 1, largest);
+                CHECK(elements<int64_t>(indices) == elements<int64_t>(places.narrow(1, 0, k)));
+                CHECK(elements<int64_t>(topk(x.t(), k, 0, largest).indices.t()) == elements<int64_t>(indices));
+            }
+        }
+    }
+}
+
+TEST_CASE("bincount of long lists", "[layout]") {
+    manual_seed(8);
+    for (const int64_t length : {1, 7, 1000, 20000}) {
+        const Tensor x = randint(0, length, {9001});
+        std::vector<int64_t> expected(static_cast<std::size_t>(length));
+        for (const int64_t i : x.to_vector<int64_t>()) ++expected[static_cast<std::size_t>(i)];
+        CHECK(bincount(x, {}, length).to_vector<int64_t>() == expected);
+        CHECK(bincount(x.to(uint8).to(int64), {}, 256).sum().item<int64_t>() == 9001);
+    }
+}
