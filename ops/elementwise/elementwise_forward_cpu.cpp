@@ -1,6 +1,7 @@
 // The forward loops, from elementwise.def.
 #include "tapir/ops/cpu/math_impl.h"
 #include "tapir/ops/elementwise/elementwise_kernels.h"
+#include "tapir/ops/elementwise/quick_impl.h"
 
 namespace tapir::kernels {
 namespace TAPIR_ISA {
@@ -79,8 +80,12 @@ void unary0(i64 n, void* out, const void* const* in, const double*) {
     n = n / kLanes * kLanes;
     auto* y = static_cast<R*>(out);
     const auto* x = static_cast<const T*>(in[0]);
+    if constexpr (Quick<F, T>::is_there) {
+        in_quick_blocks<F>(n, y, x);
+    } else {
 #pragma omp simd
-    for (i64 i = 0; i < n; ++i) y[i] = static_cast<R>(F::apply(x[i]));
+        for (i64 i = 0; i < n; ++i) y[i] = static_cast<R>(F::apply(x[i]));
+    }
 }
 
 template <class F, class T, class R>
@@ -109,8 +114,12 @@ void binary(i64 n, void* out, const void* const* in, const double*) {
     auto* y = static_cast<R*>(out);
     const auto* a = static_cast<const T*>(in[0]);
     const auto* b = static_cast<const T*>(in[1]);
+    if constexpr (Quick<F, T>::is_there) {
+        in_quick_blocks<F>(n, y, a, b);
+    } else {
 #pragma omp simd
-    for (i64 i = 0; i < n; ++i) y[i] = static_cast<R>(F::apply(a[i], b[i]));
+        for (i64 i = 0; i < n; ++i) y[i] = static_cast<R>(F::apply(a[i], b[i]));
+    }
 }
 
 template <class F, class T, class R>

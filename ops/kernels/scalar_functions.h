@@ -85,11 +85,22 @@ TAPIR_SCALAR T pow(T base, T exponent) {  // negative exponents: 1, -1 or 0, as 
 
 // --- Division --------------------------------------------------------------------------------------------------------
 
+// Python's % and //, of rest = fmod(a, b).
+template <class T>
+TAPIR_SCALAR T remainder_of(T rest, T b) {
+    return rest != 0 && (rest < 0) != (b < 0) ? static_cast<T>(rest + b) : rest;
+}
+template <class T>
+TAPIR_SCALAR T floor_of_quotient(T a, T b, T rest) {
+    const T whole = (a - rest) / b;  // nearly
+    const T quotient = rest != 0 && (rest < 0) != (b < 0) ? whole - 1 : whole, down = floor(quotient);
+    return quotient - down > T(0.5) ? down + 1 : down;
+}
+
 // Python's %: the result has the sign of b. Unlike a - b * floor(a / b) it is right for large quotients.
 template <class T>
 TAPIR_SCALAR T remainder(T a, T b) {
-    const T r = fmod(a, b);
-    return r != 0 && (r < 0) != (b < 0) ? static_cast<T>(r + b) : r;
+    return remainder_of(fmod(a, b), b);
 }
 // Python's //. It uses the remainder, because the rounded quotient can be a whole number too large.
 template <class T>
@@ -99,10 +110,7 @@ TAPIR_SCALAR T floor_divide(T a, T b) {
         if (b == T(-1)) return static_cast<T>(-a);  // this wraps, where the division would trap
         return static_cast<T>(a / b - (a % b != 0 && (a < 0) != (b < 0)));
     } else {
-        if (b == 0) return a / b;
-        const T rest = fmod(a, b), whole = (a - rest) / b;  // nearly
-        const T quotient = rest != 0 && (rest < 0) != (b < 0) ? whole - 1 : whole, down = floor(quotient);
-        return quotient - down > T(0.5) ? down + 1 : down;
+        return b == 0 ? a / b : floor_of_quotient(a, b, fmod(a, b));
     }
 }
 
