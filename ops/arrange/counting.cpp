@@ -74,6 +74,30 @@ auto made_of(const Parts& parts) {
 
 // --- Counting ------------------------------------------------------------------------------------------------------------
 
+namespace {
+
+// Counts numbers in [0, length). Neighbours that are equal would wait for each other's count, so that four tables take turns.
+Tensor counts_of(const Tensor& index, int64_t length, const Loc& loc) {
+    constexpr int tables = 4;
+    constexpr int64_t small = 8192;  // tables that stay in the cache
+    const Tensor packed = index.contiguous(loc), out = zeros({length}, {int64, cpu});
+    const auto* x = static_cast<const int64_t*>(packed.raw_data());
+    auto* counts = static_cast<int64_t*>(out.raw_data());
+    int64_t i = 0;
+    if (length <= small && index.numel() > tables * length) {
+        std::vector<int64_t> more(static_cast<std::size_t>((tables - 1) * length));
+        for (; i + tables <= index.numel(); i += tables) {
+            ++counts[x[i]];
+            for (int t = 1; t < tables; ++t) ++more[static_cast<std::size_t>((t - 1) * length + x[i + t])];
+        }
+        for (std::size_t k = 0; k < more.size(); ++k) counts[static_cast<int64_t>(k) % length] += more[k];
+    }
+    for (; i < index.numel(); ++i) ++counts[x[i]];
+    return out;
+}
+
+}  // namespace
+
 Tensor bincount(In x, const Tensor& weights, int64_t minlength) {
     detail::check_defined(x, "bincount");
     const DType dtype = x->dtype;
@@ -99,6 +123,7 @@ Tensor bincount(In x, const Tensor& weights, int64_t minlength) {
             detail::checked_numel({largest}, int64, x.loc);
             length = std::max(length, largest + 1);
         }
+        if (!weights.defined() && x->device == cpu && x->numel > 0) return counts_of(index, length, x.loc);
         const DType of = !weights.defined() ? int64 : is_floating(weights.dtype()) ? weights.dtype() : float64;
         const Tensor values = weights.defined() ? weights.to(of) : ones(x.tensor.shape(), {int64, x->device});
         return index_add(zeros({length}, {of, x->device}), 0, index, values);

@@ -125,9 +125,28 @@ Item<Key>* radix_sort(Item<Key>* items, Item<Key>* other, int64_t n) {
     return items;
 }
 
+// Puts the first k of the sorted items in front: goes through all, and inserts those that are smaller than the k-th. Few are, unless the
+// items come from the largest to the smallest: returns false when that would take longer than another way.
+template <class Key>
+bool insert_first(Item<Key>* items, int64_t n, int64_t k) {
+    std::sort(items, items + k);
+    Item<Key>& worst = items[k - 1];
+    for (int64_t i = k, left = n / 4; i < n; ++i) {
+        if (!(items[i].key < worst.key)) continue;
+        if (left-- == 0) return false;
+        const Item<Key> item = std::exchange(items[i], worst);
+        int64_t at = k - 1;
+        for (; at > 0 && item.key < items[at - 1].key; --at) items[at] = items[at - 1];
+        items[at] = item;
+    }
+    return true;
+}
+
 // Puts the first k of the sorted items in front; returns their buffer.
 template <class Key>
 Item<Key>* order(Item<Key>* items, Item<Key>* other, int64_t n, int64_t k) {
+    constexpr int64_t few = 32;
+    if (k > 0 && k <= few && k < n / 8 && insert_first(items, n, k)) return items;
     if (k < n / 4) {
         if (k > 0) std::nth_element(items, items + k - 1, items + n);
         std::sort(items, items + k);

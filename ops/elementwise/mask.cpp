@@ -343,8 +343,7 @@ Tensor mask_positions(const TensorImpl* mask, const Shape& strides, const Loc& l
     const Tensor packed = detail::alias(mask).contiguous(loc);
     if (on_gpu(mask)) return positions_on_gpu(packed, strides, /*coordinates=*/false, loc);
     const auto* holds = static_cast<const std::uint8_t*>(packed.raw_data());
-    int64_t count = 0;
-    for (int64_t i = 0; i < mask->numel; ++i) count += holds[i] != 0;
+    const auto count = static_cast<int64_t>(mask->numel - std::count(holds, holds + mask->numel, 0));
     Tensor positions = detail::make_empty({count}, int64, mask->device, loc);
     auto* out = static_cast<int64_t*>(positions.raw_data());
     const int last = mask->rank - 1;
@@ -355,8 +354,16 @@ Tensor mask_positions(const TensorImpl* mask, const Shape& strides, const Loc& l
             offset += rest % mask->sizes[d] * strides.raw(d);
             rest /= mask->sizes[d];
         }
-        for (int64_t i = 0; i < width; ++i) {
-            if (holds[i]) *out++ = offset + i * step;
+        // Without a branch: each position is written, and stays if the mask holds there.
+        int64_t block[256];
+        for (int64_t begin = 0; begin < width; begin += 256) {
+            const int64_t end = std::min<int64_t>(begin + 256, width);
+            int64_t found = 0;
+            for (int64_t i = begin; i < end; ++i) {
+                block[found] = offset + i * step;
+                found += holds[i] != 0;
+            }
+            out = std::copy_n(block, found, out);
         }
     }
     return positions;
@@ -371,6 +378,35 @@ Tensor masked_select(In x, In mask) {
     const Tensor holds = mask.tensor.shape() == shape ? mask.tensor : expand(mask, shape);
     return values.index({holds});
 }
+
+namespace {
+
+// Turns positions in row-major order, which ascend, into coordinates. Divisions are slow: those of one row share them.
+Tensor coordinates_of(const Tensor& positions, const Shape& strides, const Loc& loc) {
+    const int rank = strides.rank(), last = rank - 1;
+    Tensor out = detail::make_empty({positions.numel(), rank}, int64, cpu, loc);
+    if (rank == 0) return out;
+    const auto* position = static_cast<const int64_t*>(positions.raw_data());
+    auto* to = static_cast<int64_t*>(out.raw_data());
+    const int64_t width = last > 0 ? strides.raw(last - 1) : INT64_MAX;
+    int64_t row[kMaxRank] = {}, row_begin = -1, row_end = 0;
+    for (int64_t i = 0; i < positions.numel(); ++i) {
+        if (position[i] >= row_end) {
+            int64_t rest = position[i];
+            for (int d = 0; d < last; ++d) {
+                row[d] = rest / strides.raw(d);
+                rest %= strides.raw(d);
+            }
+            row_begin = position[i] - rest;
+            row_end = row_begin + width;
+        }
+        for (int d = 0; d < last; ++d) *to++ = row[d];
+        *to++ = position[i] - row_begin;
+    }
+    return out;
+}
+
+}  // namespace
 
 Tensor argwhere(In x) { return nonzero(x); }
 
@@ -387,17 +423,8 @@ Tensor nonzero(In x) {
         }
         if (on_gpu(mask)) return positions_on_gpu(mask.contiguous(x.loc), strides, /*coordinates=*/true, x.loc);
         const Tensor positions = mask_positions(mask.impl(), strides, x.loc);
-        const auto* position = static_cast<const int64_t*>(positions.raw_data());
-        Tensor out = detail::make_empty({positions.numel(), x->rank}, int64, x->device, x.loc);
-        auto* to = static_cast<int64_t*>(out.raw_data());
-        for (int64_t i = 0; i < positions.numel(); ++i) {
-            int64_t rest = position[i];
-            for (int d = 0; d < x->rank; ++d) {
-                *to++ = rest / strides.raw(d);
-                rest %= strides.raw(d);
-            }
-        }
-        return out;
+        if (x->rank == 1) return reshape(positions, {-1, 1});
+        return coordinates_of(positions, strides, x.loc);
     });
 }
 

@@ -76,7 +76,11 @@ void gather_run(unsigned size, i64 n, void* to, const void* from, const i64* ind
     by_size(size, [&]<class T>(T) {
         auto* y = static_cast<T*>(to);
         const auto* x = static_cast<const T*>(from);
-        for (i64 i = 0; i < n; ++i) y[i] = x[index[i] * stride + i * step];
+        if (stride == 1 && step == 0) {
+            for (i64 i = 0; i < n; ++i) y[i] = x[index[i]];
+        } else {
+            for (i64 i = 0; i < n; ++i) y[i] = x[index[i] * stride + i * step];
+        }
     });
 }
 

@@ -80,6 +80,11 @@ void fill_with(const Tensor& t, const Value& value) {
     }
     const auto size = static_cast<int64_t>(itemsize(impl->dtype));
     parallel_for(impl->numel, kGrain, [&](int64_t begin, int64_t end) {
+        if (impl->dtype == dtype_of<T>) {
+            T* const out = reinterpret_cast<T*>(impl->data);
+            for (int64_t i = begin; i < end; ++i) out[i] = value(i);
+            return;
+        }
         T block[256];
         for (int64_t done = begin; done < end; done += 256) {
             const int64_t count = std::min<int64_t>(256, end - done);

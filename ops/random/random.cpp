@@ -282,17 +282,20 @@ Tensor randperm(int64_t n, Generator& generator, Loc loc) {
     if (n < 0) fail<ValueError>(loc, "randperm: n is negative: {}", n);
     detail::begin_op("randperm", Device{}, loc);
     Tensor t = detail::make_empty({n}, int64, Device{}, loc);
-    std::vector<std::pair<std::uint64_t, int64_t>> keys(static_cast<std::size_t>(n));
     std::vector<std::uint32_t> words(2 * static_cast<std::size_t>(n));
     const detail::UndoneByError undone(generator);
     in_parts(take(generator, n, 2), n, 2,
              [&](Draw part, int64_t first, int64_t count) { kernels::random_words(part, words.data() + 2 * first, 2 * count); });
-    for (std::size_t i = 0; i < keys.size(); ++i) {
-        keys[i] = {words[2 * i] | static_cast<std::uint64_t>(words[2 * i + 1]) << 32, static_cast<int64_t>(i)};
-    }
-    std::sort(keys.begin(), keys.end());
+    // Fisher and Yates: each place takes one of the numbers that are left. 64 random bits times their count choose it (Lemire 2019).
+    __extension__ using Wide = unsigned __int128;
     auto* out = static_cast<int64_t*>(t.raw_data());
-    for (std::size_t i = 0; i < keys.size(); ++i) out[i] = keys[i].second;
+    for (int64_t i = 0; i < n; ++i) {
+        const std::uint64_t bits =
+            words[2 * static_cast<std::size_t>(i)] | static_cast<std::uint64_t>(words[2 * static_cast<std::size_t>(i) + 1]) << 32;
+        const auto place = static_cast<int64_t>(static_cast<Wide>(bits) * static_cast<std::uint64_t>(i + 1) >> 64);
+        out[i] = out[place];
+        out[place] = i;
+    }
     const TensorOptions options;
     t = detail::moved_to(std::move(t), options, loc);
     detail::finish_making(randperm_op, t, options, loc, drawn_by(generator));

@@ -245,6 +245,25 @@ TEST_CASE("masked_fill, masked_select, nonzero", "[mask]") {
     check(nonzero(tensor(0)), {0, 0}, {});
     check(nonzero(zeros({0, 3})), {0, 2}, {});
     CHECK(nonzero(mask).dtype() == int64);
+    manual_seed(6);
+    for (const Shape& shape : {Shape{5, 700}, Shape{3, 4, 5}, Shape{2, 3, 1, 300}, Shape{1000}}) {  // dense and sparse masks, long rows
+        for (const double p : {0.5, 0.01}) {
+            const Tensor found = bernoulli(shape, p), places = nonzero(found);
+            std::vector<double> expected;
+            const std::vector<double> all = found.to_vector<double>();
+            for (std::size_t i = 0; i < all.size(); ++i) {
+                if (all[i] == 0) continue;
+                auto stride = static_cast<std::size_t>(found.numel());
+                std::size_t rest = i;
+                for (const std::int64_t size : shape) {
+                    stride /= static_cast<std::size_t>(size);
+                    expected.push_back(static_cast<double>(rest / stride));
+                    rest %= stride;
+                }
+            }
+            check(places, {static_cast<std::int64_t>(expected.size()) / shape.rank(), shape.rank()}, expected);
+        }
+    }
 
     Tensor v = ones({2}).requires_grad_(), value = tensor(5.0).requires_grad_();
     Tape tape;
