@@ -354,8 +354,8 @@ Tensor searchsorted(In sorted_sequence, In values, bool right) {
             const Tensor wanted = in.is_block(0) && is_row ? reshape(in[1], {in.count(), -1}) : in[1];
             return reshape(searchsorted(In(in[0], s.loc), wanted, right), in[1].shape());
         };
-        const detail::BatchSharing sharing{.shared = rank == 1 ? 0b1u : 0u};
-        const detail::BatchCall call(searchsorted_op, s.loc, {&s.tensor, &values.tensor}, detail::batch_key(right), sharing);
+        const detail::Grouping grouping{.shared = rank == 1 ? 0b1u : 0u};
+        const detail::BatchCall call(searchsorted_op, s.loc, {&s.tensor, &values.tensor}, detail::batch_key(right), grouping);
         if (Tensor y = detail::in_group(call, of_group); y.defined()) return y;
     }
     const CallerScope caller(s.loc);

@@ -85,7 +85,8 @@ BatchKey batch_key(const T&... values) noexcept {
     return key;
 }
 
-struct BatchSharing {
+/// Which calls of an op form a group, beyond those that are alike.
+struct Grouping {
     /// A bit for each operand: shared ones are passed as they are where they are one tensor in all instances; `same` ones must be.
     std::uint64_t shared = 0, same = 0;
     /// The group adds up in another order than one call does: deterministic calls run alone, so that they give the same to the bit.
@@ -93,13 +94,12 @@ struct BatchSharing {
 };
 
 struct BatchCall {
-    BatchCall(const OpInfo& called, const Loc& line, const Tensor* const* tensors, int count, const BatchKey& of, BatchSharing sharing = {}) noexcept
-        : op(called), loc(line), operands(tensors), operand_count(count), key(of), shared(sharing.shared | sharing.same), same(sharing.same),
-          rounds_otherwise(sharing.rounds_otherwise) {}
+    BatchCall(const OpInfo& called, const Loc& line, const Tensor* const* tensors, int count, const BatchKey& of, Grouping grouping = {}) noexcept
+        : op(called), loc(line), operands(tensors), operand_count(count), key(of), shared(grouping.shared | grouping.same), same(grouping.same),
+          rounds_otherwise(grouping.rounds_otherwise) {}
     template <int count>
-    BatchCall(const OpInfo& called, const Loc& line, const Tensor* const (&tensors)[count], const BatchKey& of = {},
-              BatchSharing sharing = {}) noexcept
-        : BatchCall(called, line, few, count, of, sharing) {
+    BatchCall(const OpInfo& called, const Loc& line, const Tensor* const (&tensors)[count], const BatchKey& of = {}, Grouping grouping = {}) noexcept
+        : BatchCall(called, line, few, count, of, grouping) {
         static_assert(count <= kFew);
         for (int k = 0; k < count; ++k) few[k] = tensors[k];
     }
@@ -177,5 +177,17 @@ Tensor laid_for_groups(const Tensor& w, std::int64_t rows);
 /// For ops whose operand has a batch, (n, ...): a block of such, (count, n, ...), as one batch, and its result as a block again.
 Tensor folded(const Tensor& block);
 Tensor unfolded(const Tensor& result, std::int64_t count);
+/// The same for the rule of a group: op(all) gets operand 0 of all instances as one batch. Its result, or its values and indices, come back as blocks.
+template <class Op>
+auto as_one_batch(const Batched& in, const Op& op) {
+    auto y = op(folded(in[0]));
+    if constexpr (std::is_same_v<decltype(y), Tensor>) {
+        return unfolded(y, in.count());
+    } else {
+        y.values = unfolded(y.values, in.count());
+        y.indices = unfolded(y.indices, in.count());
+        return y;
+    }
+}
 
 }  // namespace tapir::detail

@@ -327,8 +327,7 @@ Tensor convolved_in_group(const OpInfo& op, const Convolution& c, const In& x, c
         for (const int64_t number : {c.stride[d], c.dilation[d], c.before[d], c.after[d], c.in[d]}) key.add(number);
     }
     const auto of_group = [&](const detail::Batched& in) {
-        const Tensor all = detail::folded(in[0]);
-        return detail::unfolded(convolve(In(all, x.loc), In(in[1], weight.loc), in[2]), in.count());
+        return detail::as_one_batch(in, [&](const Tensor& all) { return convolve(In(all, x.loc), In(in[1], weight.loc), in[2]); });
     };
     return detail::in_group({op, x.loc, {&x.tensor, &weight.tensor, &bias}, key, {.same = 0b110}}, of_group);
 }

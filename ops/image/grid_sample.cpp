@@ -390,8 +390,8 @@ Tensor grid_sample(In x, In grid, const GridSampleOptions& options) {
     const GridSampleShape s = checked("grid_sample", x, grid, options);
     if (detail::in_batch()) [[unlikely]] {
         const auto of_group = [&](const detail::Batched& in) {
-            const Tensor images = detail::folded(in[0]), grids = detail::folded(in[1]);
-            return detail::unfolded(grid_sample(In(images, x.loc), In(grids, grid.loc), options), in.count());
+            const Tensor grids = detail::folded(in[1]);
+            return detail::as_one_batch(in, [&](const Tensor& images) { return grid_sample(In(images, x.loc), In(grids, grid.loc), options); });
         };
         const detail::BatchKey key = detail::batch_key(s.nearest, s.padding, s.align_corners);
         if (Tensor y = detail::in_group({grid_sample_op, x.loc, {&x.tensor, &grid.tensor}, key}, of_group); y.defined()) return y;

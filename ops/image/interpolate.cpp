@@ -162,7 +162,7 @@ Tensor resample(const Tensor& x, const InterpolateAttrs& attrs, const Loc& loc) 
         const auto of_group = [&](const detail::Batched& in) {
             InterpolateAttrs of_all = attrs;
             of_all.batch *= in.count();
-            return detail::unfolded(resample(detail::folded(in[0]), of_all, loc), in.count());
+            return detail::as_one_batch(in, [&](const Tensor& all) { return resample(all, of_all, loc); });
         };
         if (Tensor y = detail::in_group({interpolate_op, loc, {&x}, key}, of_group); y.defined()) return y;
     }

@@ -419,9 +419,9 @@ Tensor in_group(const In& indices, const In& weight, const Tensor& offsets, cons
     const auto of_group = [&](const detail::Batched& in) {
         EmbeddingBagOptions of_all = options;
         if (in[3].defined()) of_all.per_sample_weights = detail::folded(in[3]);
-        if (!in[2].defined()) return detail::unfolded(embedding_bag(In(detail::folded(in[0]), indices.loc), in[1], {}, of_all), in.count());
-        const Tensor begins = in[2] + unsqueeze(arange(in.count(), {int64, in[2].device()}) * in[0].size(1), 1);
-        return detail::unfolded(embedding_bag(In(detail::folded(in[0]), indices.loc), in[1], detail::folded(begins), of_all), in.count());
+        Tensor begins;
+        if (in[2].defined()) begins = detail::folded(in[2] + unsqueeze(arange(in.count(), {int64, in[2].device()}) * in[0].size(1), 1));
+        return detail::as_one_batch(in, [&](const Tensor& all) { return embedding_bag(In(all, indices.loc), in[1], begins, of_all); });
     };
     const detail::BatchKey key = detail::batch_key(options.mode, options.padding_idx.value_or(0), options.padding_idx.has_value());
     return detail::in_group(

@@ -371,9 +371,9 @@ Tensor in_group(const In& log_probs, const In& targets, const In& input_lengths,
         return mean(losses / to(to(clamp_min(reshape(lengths, {in.count(), -1}), 1), losses.device()), losses.dtype()), {1});
     };
     const detail::BatchKey key = detail::batch_key(options.blank, options.zero_infinity, options.reduction);
-    const detail::BatchSharing sharing{.rounds_otherwise = options.reduction != Reduction::none};
+    const detail::Grouping grouping{.rounds_otherwise = options.reduction != Reduction::none};
     return detail::in_group(
-        {ctc_loss_op, log_probs.loc, {&log_probs.tensor, &targets.tensor, &input_lengths.tensor, &target_lengths.tensor}, key, sharing}, of_group);
+        {ctc_loss_op, log_probs.loc, {&log_probs.tensor, &targets.tensor, &input_lengths.tensor, &target_lengths.tensor}, key, grouping}, of_group);
 }
 
 }  // namespace

@@ -368,8 +368,7 @@ Tensor batch_norm(const In& x, const Tensor& running_mean, const Tensor& running
         }
         const auto of_group = [&](const detail::Batched& in) {
             Tensor of_all;
-            const Tensor all = detail::folded(in[0]);
-            return detail::unfolded(batch_norm(In(all, x.loc), in[1], in[2], in[3], in[4], o, of_all), in.count());
+            return detail::as_one_batch(in, [&](const Tensor& all) { return batch_norm(In(all, x.loc), in[1], in[2], in[3], in[4], o, of_all); });
         };
         const detail::BatchCall call(batch_norm_op, x.loc, {&x.tensor, &running_mean, &running_var, &weight, &bias}, detail::batch_key(o.eps),
                                      {.same = 0b11110});

@@ -402,8 +402,7 @@ Tensor group_norm(In x, int64_t groups, const Tensor& weight, const Tensor& bias
     }
     if (detail::in_batch()) [[unlikely]] {
         const auto of_group = [&](const detail::Batched& in) {
-            const Tensor all = detail::folded(in[0]);
-            return detail::unfolded(group_norm(In(all, x.loc), groups, in[1], in[2], eps), in.count());
+            return detail::as_one_batch(in, [&](const Tensor& all) { return group_norm(In(all, x.loc), groups, in[1], in[2], eps); });
         };
         const detail::BatchCall call(group_norm_op, x.loc, {&x.tensor, &weight, &bias}, detail::batch_key(groups, eps), {.same = 0b110});
         if (Tensor y = detail::in_group(call, of_group); y.defined()) return y;

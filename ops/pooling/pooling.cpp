@@ -231,7 +231,7 @@ Tensor run_avg(Run what, const Attrs& attrs, const Tensor& given, const Loc& loc
     const OpInfo& op = what == Run::avg ? avg_pool_op : avg_pool_gradient_op;
     if (detail::in_batch()) [[unlikely]] {
         const auto of_group = [&](const detail::Batched& in) {
-            return detail::unfolded(run_avg(what, of_all(attrs, in.count()), detail::folded(in[0]), loc), in.count());
+            return detail::as_one_batch(in, [&](const Tensor& all) { return run_avg(what, of_all(attrs, in.count()), all, loc); });
         };
         if (Tensor y = detail::in_group({op, loc, {&given}, key_of(attrs)}, of_group); y.defined()) return y;
     }
@@ -364,9 +364,7 @@ ValuesIndices max_of(const Attrs& attrs, const In& x) {
     if (detail::in_batch()) [[unlikely]] {
         ValuesIndices made;
         const auto of_group = [&](const detail::Batched& in) {
-            const Tensor all = detail::folded(in[0]);
-            const ValuesIndices found = max_of(of_all(attrs, in.count()), In(all, x.loc));
-            return ValuesIndices{detail::unfolded(found.values, in.count()), detail::unfolded(found.indices, in.count())};
+            return detail::as_one_batch(in, [&](const Tensor& all) { return max_of(of_all(attrs, in.count()), In(all, x.loc)); });
         };
         if (detail::in_group({max_pool_op, x.loc, {&x.tensor}, key_of(attrs)}, of_group, made)) return made;
     }

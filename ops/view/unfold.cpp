@@ -137,7 +137,7 @@ Tensor columns_in_group(const OpInfo& op, const Tensor& x, const Columns& c, con
     for (int d = 0; d < 2; ++d) {
         for (const int64_t number : {c.size[d], c.kernel[d], c.dilation[d], c.padding[d], c.stride[d]}) key.add(number);
     }
-    const auto of_group = [&](const detail::Batched& in) { return detail::unfolded(run(detail::folded(in[0]), c, loc), in.count()); };
+    const auto of_group = [&](const detail::Batched& in) { return detail::as_one_batch(in, [&](const Tensor& all) { return run(all, c, loc); }); };
     return detail::in_group({op, loc, {&x}, key}, of_group);
 }
 
