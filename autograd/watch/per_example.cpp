@@ -4,6 +4,7 @@
 // for all rows, and Walk::by_rows asks for one in which rows can be told apart. Where they cannot, the gradients are computed loss by loss.
 #include <algorithm>
 #include <map>
+#include <string_view>
 
 #include "tapir/autograd/backward_impl.h"
 #include "tapir/autograd/tape.h"
@@ -45,16 +46,10 @@ class ExampleWatcher : public OpWatcher {
         } else if (span->count == 1 || index < span->rule) {
             const std::uint32_t calls = span->count, of = static_cast<std::uint32_t>(i) / std::max(record.input_count / calls, 1u);
             const std::uint32_t item = log_.span_items[span->items + (calls == 1 ? 0 : of)];
-            if (is_parameter) return add(parameter->second, item, all);
+            if (is_parameter) return add(parameter->second, item, all, log_.records[value]->shape());
             is_mixed |= !belongs_to(value, item);
-        } else if (is_shared_by(log_, *span, value)) {
-            if (!is_parameter) {
-                is_mixed |= made_by_items(value) != nullptr;  // one item's value, used by others
-                return;
-            }
-            const std::vector<Contribution> parts = contributions_of_rows(log_, *span, value, all);
-            is_mixed |= parts.empty();
-            for (std::size_t r = 0; r < parts.size(); ++r) add(parameter->second, log_.span_items[span->items + r], parts[r]);
+        } else {
+            give_in_group(*span, record, value, all);
         }
     }
 
@@ -71,14 +66,32 @@ class ExampleWatcher : public OpWatcher {
         return !span || (span->call == call_ && log_.item_of(*span, value) == item);
     }
 
-    void add(std::size_t parameter, std::uint32_t item, const Contribution& part) {
+    static bool is_reshape(const Record& record) noexcept { return std::string_view(record.op->name) == "reshape"; }
+
+    // A rule may give a shared value another shape, as weights of channels get one. Rows are told apart in what comes to that.
+    void give_in_group(const Log::ItemSpan& span, const Record& record, std::uint32_t value, const Contribution& all) {
+        std::uint32_t shared = value;
+        while (!is_shared_by(log_, span, shared) && is_reshape(*log_.records[shared])) shared = log_.records[shared]->inputs()[0];
+        if (!is_shared_by(log_, span, shared)) return;
+        const auto parameter = parameter_of_.find(shared);
+        if (parameter == parameter_of_.end()) {
+            is_mixed |= made_by_items(shared) != nullptr;  // one item's value, used by others
+            return;
+        }
+        if (is_reshape(record)) return;
+        const std::vector<Contribution> parts = contributions_of_rows(log_, span, value, all);
+        is_mixed |= parts.empty();
+        for (std::size_t r = 0; r < parts.size(); ++r) {
+            add(parameter->second, log_.span_items[span.items + r], parts[r], log_.records[value]->shape());
+        }
+    }
+
+    // shape: that of the part, of as many elements as the parameter has.
+    void add(std::size_t parameter, std::uint32_t item, const Contribution& part, const Shape& shape) {
         const auto row = row_of_.find(item);
         if (row == row_of_.end()) return;  // its loss is not asked for
-        const Tensor all = gradients[parameter];
-        Shape shape = all.shape(), strides = all.strides();
-        shape.erase(0);
-        strides.erase(0);
-        part.add_to(detail::make_view(all.impl(), shape, strides, row->second * all.strides().raw(0)));
+        const Tensor& all = gradients[parameter];
+        part.add_to(detail::make_view(all.impl(), shape.rank(), shape.data(), /*strides=*/nullptr, row->second * all.strides().raw(0)));
     }
 
     Log& log_;

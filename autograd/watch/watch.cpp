@@ -91,7 +91,7 @@ std::vector<Contribution> contributions_of_rows(const Log& log, const Log::ItemS
     const std::int64_t count = group.count;
     const bool are_rows = all.product.defined() || all.rows.defined();
     const bool has_more_dims = all.g.dim() > log.records[value]->rank;
-    if (all.g.dim() == 0 || (are_rows ? all.g.size(0) % count != 0 : !has_more_dims || all.g.size(0) != count)) return {};
+    if (all.g.dim() == 0 || all.g.size(0) % count != 0 || !(are_rows || has_more_dims)) return {};
     const std::int64_t each = all.g.size(0) / count;
     const auto part = [&](const Tensor& t, std::int64_t i) { return t.defined() ? rows_from(t, i * each, each) : t; };
     std::vector<Contribution> parts;

@@ -186,18 +186,8 @@ Tensor convolve(Backward& b, ConvPart part, const Tensor& first, const Tensor& s
     return convolve(part, b.attrs<Convolution>(), first, second, {}, b.record().loc);
 }
 
-// For gradients of a group in batch() whose rows are to be told apart: t's images as (rows, images of a row, ...). Undefined for other gradients.
-Tensor by_rows(const Backward& b, const Tensor& t) {
-    const int64_t rows = b.rows_to_tell_apart();
-    if (rows == 0 || t.size(0) % rows != 0) return {};
-    Shape shape = t.shape();
-    shape.raw(0) /= rows;
-    shape.insert(0, rows);
-    return reshape(t, shape);
-}
-
 Tensor weight_gradient(Backward& b, const Tensor& first, const Tensor& second) {
-    const Tensor firsts = by_rows(b, first), seconds = by_rows(b, second);
+    const Tensor firsts = examples_by_rows(b, first), seconds = examples_by_rows(b, second);
     if (!firsts.defined()) return convolve(b, ConvPart::weight, first, second);
     Convolution of_row = b.attrs<Convolution>();
     of_row.batch = firsts.size(1);
@@ -208,26 +198,18 @@ Tensor weight_gradient(Backward& b, const Tensor& first, const Tensor& second) {
     return gradient_ops::stacked(each);
 }
 
-Tensor bias_gradient(const Backward& b, const Tensor& g) {
-    const Tensor rows = by_rows(b, g);
-    if (!rows.defined()) return sum(g, all_but_channels(g));
-    Dims dims = {1};
-    for (int d = 3; d < rows.dim(); ++d) dims.push_back(d);
-    return sum(rows, dims);
-}
-
 void convolution_rule(Backward& b) {
     const Tensor &g = b.grad(), x = b.saved(0), w = b.saved(1);
     if (b.needs(0)) b.give(0, convolve(b, ConvPart::input, g, w));
     if (b.needs(1)) b.give(1, weight_gradient(b, x, g));
-    if (b.input_count() > 2 && b.needs(2)) b.give(2, bias_gradient(b, g));
+    if (b.input_count() > 2 && b.needs(2)) b.give(2, sums_of_channels(b, g));
 }
 
 void conv_transpose_rule(Backward& b) {
     const Tensor &g = b.grad(), y = b.saved(0), w = b.saved(1);
     if (b.needs(0)) b.give(0, convolve(b, ConvPart::output, g, w));
     if (b.needs(1)) b.give(1, weight_gradient(b, g, y));
-    if (b.input_count() > 2 && b.needs(2)) b.give(2, bias_gradient(b, g));
+    if (b.input_count() > 2 && b.needs(2)) b.give(2, sums_of_channels(b, g));
 }
 
 void conv_weight_rule(Backward& b) {

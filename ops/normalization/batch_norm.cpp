@@ -237,11 +237,10 @@ Tensor normalized_on_gpu(const Tensor& x, const Tensor& stats, const Tensor& wei
 // For statistics that do not depend on x. saved: mean and rstd, x, the weight if there is one. Made of ops, to be differentiated again.
 void rule_of_ops(Backward& b, const BatchNormAttrs& attrs) {
     const Tensor stats = b.saved(0), g = b.grad().to(stats.dtype()), x = b.saved(1).to(stats.dtype());
-    const Dims dims = all_but_channels(x);
     const Tensor rstd = beside_channels(stats[1], x), normal = (x - beside_channels(stats[0], x)) * rstd;
     b.give(0, (attrs.has_weight ? g * beside_channels(b.saved(2), x) : g) * rstd);
-    if (attrs.has_weight) b.give(1, sum(g * normal, dims));
-    if (attrs.has_bias) b.give(attrs.has_weight ? 2 : 1, sum(g, dims));
+    if (attrs.has_weight) b.give(1, sums_of_channels(b, g * normal));
+    if (attrs.has_bias) b.give(attrs.has_weight ? 2 : 1, sums_of_channels(b, g));
 }
 
 // Computes in training the gradients of x, the weight and the bias, made of ops.
@@ -290,7 +289,8 @@ void batch_norm_rule(Backward& b) {
         for (std::size_t i = 0; i < made.size(); ++i) b.give(static_cast<int>(i), made[i]);
         return;
     }
-    if (b.recording() || given.numel() == 0) return rule_of_ops(b, attrs);
+    const bool has_rows = !attrs.training && b.rows_to_tell_apart() > 0;
+    if (b.recording() || has_rows || given.numel() == 0) return rule_of_ops(b, attrs);
     if (on_gpu(given)) return rule_on_gpu(b, attrs);
     const Tensor x = ready(given, stats.dtype(), loc), g = ready_like(b.grad(), x, loc);
     const Tensor weight = attrs.has_weight ? b.saved(2).to(stats.dtype(), loc).contiguous(loc) : Tensor();

@@ -1,8 +1,10 @@
 // Tensors of (batch, channels, spatial...): shared code of convolution, pooling and batch normalisation.
 #pragma once
 
+#include "tapir/autograd/backward_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/ops/reduce/reduce.h"
 #include "tapir/ops/view/view.h"
 
 namespace tapir {
@@ -34,6 +36,25 @@ inline Tensor beside_channels(const Tensor& t, const Tensor& x) {
     Shape shape(t.numel());
     for (int d = 2; d < x.dim(); ++d) shape.push_back(1);
     return reshape(t, shape);
+}
+
+/// For gradients of a group in batch() whose rows are to be told apart: t's examples as (rows, examples of a row, ...). Undefined for other gradients.
+inline Tensor examples_by_rows(const Backward& b, const Tensor& t) {
+    const std::int64_t rows = b.rows_to_tell_apart();
+    if (rows == 0 || t.size(0) % rows != 0) return {};
+    Shape shape = t.shape();
+    shape.raw(0) /= rows;
+    shape.insert(0, rows);
+    return reshape(t, shape);
+}
+
+/// Sums a gradient over all but its channels: (channels,), or (rows, channels) where rows are to be told apart.
+inline Tensor sums_of_channels(const Backward& b, const Tensor& g) {
+    const Tensor rows = examples_by_rows(b, g);
+    if (!rows.defined()) return sum(g, all_but_channels(g));
+    Dims dims = {1};
+    for (int d = 3; d < rows.dim(); ++d) dims.push_back(d);
+    return sum(rows, dims);
 }
 
 /// The limit of strides, dilations and paddings of windows: sums and products of two such numbers do not overflow.

@@ -295,8 +295,9 @@ GroupNormGradients gradients(const Tensor& g, const Tensor& x, const Tensor& sta
                                 : gradients<float>(g, x, stats, weight, attrs, has_stats, loc);
 }
 
-// Computes the gradients of x, the weight and the bias, made of ops.
-std::vector<Tensor> gradients_of_ops(const Tensor& given_g, const Tensor& given_x, const Tensor& weight, const GroupNormAttrs& attrs) {
+// Computes the gradients of x, the weight and the bias, made of ops; are_summed: those of the parameters, over all but the channels.
+std::vector<Tensor> gradients_of_ops(const Tensor& given_g, const Tensor& given_x, const Tensor& weight, const GroupNormAttrs& attrs,
+                                     bool are_summed = true) {
     const DType dtype = computed_in(given_x.dtype());
     const Tensor g = given_g.to(dtype), x = given_x.to(dtype);
     const int64_t batch = x.size(0), width = batch > 0 ? x.numel() / (batch * attrs.groups) : 0;
@@ -305,8 +306,9 @@ std::vector<Tensor> gradients_of_ops(const Tensor& given_g, const Tensor& given_
     const Tensor rstd = rsqrt(mean(square(centred), {2}, true) + attrs.eps), normal = centred * rstd;
     const Tensor d = reshape(attrs.has_weight ? g * beside_channels(weight, x) : g, rows);
     std::vector<Tensor> gradients = {reshape(rstd * (d - mean(d, {2}, true) - normal * mean(d * normal, {2}, true)), x.shape())};
-    if (attrs.has_weight) gradients.push_back(sum(g * reshape(normal, x.shape()), all_but_channels(x)));
-    if (attrs.has_bias) gradients.push_back(sum(g, all_but_channels(g)));
+    const auto of_channels = [&](const Tensor& t) { return are_summed ? sum(t, all_but_channels(t)) : t; };
+    if (attrs.has_weight) gradients.push_back(of_channels(g * reshape(normal, x.shape())));
+    if (attrs.has_bias) gradients.push_back(of_channels(g));
     return gradients;
 }
 
@@ -324,6 +326,12 @@ void group_norm_rule(Backward& b) {
     if (b.recording()) {
         const std::vector<Tensor> made = group_norm_backward(In(b.grad(), loc), In(b.saved(1), loc), attrs.groups, weight, attrs.has_bias, attrs.eps);
         for (std::size_t i = 0; i < made.size(); ++i) b.give(static_cast<int>(i), made[i]);
+        return;
+    }
+    if (b.rows_to_tell_apart() > 0) {
+        const std::vector<Tensor> made = gradients_of_ops(b.grad(), b.saved(1), weight, attrs, /*are_summed=*/false);
+        b.give(0, made[0]);
+        for (std::size_t i = 1; i < made.size(); ++i) b.give(static_cast<int>(i), sums_of_channels(b, made[i]));
         return;
     }
     const Tensor stats = b.saved(0), x = ready(b.saved(1), stats.dtype(), loc), g = ready_like(b.grad(), x, loc);

@@ -112,6 +112,43 @@ TEST_CASE("gradients of each example take one pass where items do not mix, and a
     CHECK(allclose(by_function, tape.per_example_gradients(losses, {w})[0], 0, 0));
 }
 
+TEST_CASE("gradients of each example for weights of batch_norm and group_norm take one pass") {
+    manual_seed(6);
+    const auto leaf = [](const Shape& shape) { return randn(shape, float64).requires_grad_(); };
+    Tensor weight = leaf({4}), bias = leaf({4});
+    const Tensor mean = randn({4}, float64), var = rand({4}, float64) + 0.5;
+    for (const Shape& shape : {Shape{2, 4}, Shape{2, 4, 3}, Shape{1, 4, 5, 4}, Shape{3, 4, 4, 4}}) {
+        const Tensor x = randn({5, shape.numel()}, float64), target = randn(shape, float64);
+        for (int which = 0; which < 6; ++which) {
+            INFO("shape " << Shape(shape).str() << ", call " << which);
+            const auto loss_of = [&](int n) {
+                const Tensor own = reshape(x[n], shape), w = which % 3 == 1 ? Tensor() : weight, shift = which % 3 == 2 ? Tensor() : bias;
+                return sum(square((which < 3 ? batch_norm(own, mean, var, w, shift) : group_norm(own, 2, w, shift)) - target));
+            };
+            std::vector<Tensor> wanted;  // one after the other, without batch()
+            for (int n = 0; n < 5; ++n) {
+                Tape tape;
+                weight.zero_grad();
+                bias.zero_grad();
+                tape.backward(loss_of(n));
+                for (const Tensor& parameter : {weight, bias}) {
+                    wanted.push_back(parameter.grad().defined() ? parameter.grad().clone() : zeros({4}, float64));
+                }
+            }
+            Tape tape({.persistent = true});
+            Passes passes;
+            const std::vector<Tensor> losses = batch(numbers(5), [&](int n) { return passes.watch(loss_of(n)); });
+            const std::vector<Tensor> each = tape.per_example_gradients(losses, {weight, bias});
+            CHECK(passes.count == 5);  // once for each item
+            check_each(tape, losses, {weight, bias});
+            for (int n = 0; n < 5; ++n) {
+                CHECK(allclose(each[0][n], wanted[static_cast<std::size_t>(2 * n)], 1e-10, 1e-10));
+                CHECK(allclose(each[1][n], wanted[static_cast<std::size_t>(2 * n + 1)], 1e-10, 1e-10));
+            }
+        }
+    }
+}
+
 TEST_CASE("gradients of each example through forks and trees of different shapes") {
     manual_seed(4);
     const nn::NaryTreeLSTMCell cell(3, 4, 2);

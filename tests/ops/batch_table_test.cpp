@@ -8,6 +8,7 @@
 #include <string>
 
 #include "samples.h"
+#include "tapir/autograd/watch/watch_impl.h"
 #include "tapir/core/fiber_impl.h"
 #include "tapir/core/format.h"
 #include "tapir/ops/batch/batch.h"
@@ -131,6 +132,28 @@ std::string difference(const Outcome& have, const Outcome& want) {
     return "";
 }
 
+class WalkCount : public OpWatcher {
+ public:
+    WalkCount() : OpWatcher(/*calls_ops=*/false) {}
+    void begin_walk(Walk&) override { ++count; }
+    int count = 0;
+};
+
+// The losses of some instances that all use operand `shared` of the first as it is.
+std::vector<Tensor> losses_with_shared(const Call& call, const Inputs& inputs, std::size_t shared) {
+    std::vector<std::size_t> numbers(inputs.of.size());
+    std::iota(numbers.begin(), numbers.end(), std::size_t{0});
+    return batch(numbers, [&](std::size_t i) {
+        std::vector<Tensor> own = inputs.of[i];
+        own[shared] = inputs.of[0][shared];
+        Tensor loss = zeros({}, float64);
+        for (const Tensor& y : call.run(own)) {
+            if (is_floating(y.dtype()) && y.requires_grad()) loss = loss + sum(y * cos(y.detach() + static_cast<double>(i)));
+        }
+        return loss;
+    });
+}
+
 // Random numbers, and memory that nobody has written to.
 bool has_other_numbers_each_time(const Call& call) {
     static const std::set<std::string_view> names = {"dropout",   "bernoulli",  "multinomial",    "rand",         "randn",
@@ -145,9 +168,9 @@ TEST_CASE("every op gives in a batch what it gives alone") {
     if (!detail::has_fibers()) return;
     for (const Call& call : test::all_calls()) {
         if (has_other_numbers_each_time(call)) continue;
-        for (const std::size_t count : {1u, 2u, 7u}) {
+        for (const std::size_t count : {1u, 2u, 7u, 130u}) {
             for (const Made given : {Made::leaves, Made::results, Made::scattered, Made::turned, Made::shared}) {
-                if (count == 1 && given != Made::leaves) continue;
+                if ((count == 1 && given != Made::leaves) || (count == 130 && given != Made::scattered)) continue;
                 INFO(call.name << ": " << call.code << ", " << count << " instances, operands " << static_cast<int>(given));
                 Outcome want;
                 Inputs inputs = inputs_for(call, count, /*with_turned_integers=*/true);
@@ -202,6 +225,35 @@ TEST_CASE("ops without a rule for batches are these, and no rule fails") {
         "bincount", "histc", "histogram",
         // Writes.
         "copy", "index_place", "index_put", "index_put_add", "place"};
+    CHECK(names == expected);
+}
+
+TEST_CASE("gradients of each example take one pass for a shared operand of any op, but for these") {
+    if (!detail::has_fibers()) return;
+    std::set<std::string> names;
+    for (const Call& call : test::all_calls()) {
+        if (has_other_numbers_each_time(call) || !call.differentiable) continue;
+        const Inputs inputs = inputs_for(call, 3, /*with_turned_integers=*/false);
+        for (std::size_t k = 0; k < inputs.of[0].size(); ++k) {
+            const Tensor& shared = inputs.of[0][k];
+            if (!is_floating(shared.dtype())) continue;
+            INFO(call.name << ": " << call.code << ", operand " << k);
+            Tape tape;
+            const std::vector<Tensor> losses = losses_with_shared(call, inputs, k);
+            if (std::none_of(losses.begin(), losses.end(), [](const Tensor& loss) { return loss.requires_grad(); })) continue;
+            WalkCount walks;
+            Tensor each;
+            {
+                const WatchScope scope(walks);
+                each = tape.per_example_gradients(losses, {shared})[0];
+            }
+            if (walks.count > 1) names.insert(call.op->name);
+            for (std::size_t i = 0; i < losses.size(); ++i) {
+                CHECK(difference(each[static_cast<std::int64_t>(i)], tape.gradient(losses[i], shared, {.retain_graph = true})) == "");
+            }
+        }
+    }
+    const std::set<std::string> expected = {"index", "index_select", "pdist", "repeat_interleave"};
     CHECK(names == expected);
 }
 
