@@ -3,13 +3,16 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
 #include "../fails.h"
 #include "../numbers.h"
 #include "tapir/core/fiber_impl.h"
+#include "tapir/debug.h"
 #include "tapir/graph.h"
 #include "tapir/tapir.h"
 
@@ -387,6 +390,130 @@ TEST_CASE("scopes of one instance do not reach another") {
         return x + 1;
     });
     for (std::size_t i = 0; i < results.size(); ++i) CHECK(results[i].requires_grad() == (i % 2 == 0));
+}
+
+TEST_CASE("autocast, lines of callers and modules of one instance do not reach another") {
+    struct Odd : nn::Module {
+        Tensor forward(const Tensor& x, const Tensor& w) {
+            const nn::ModuleScope scope(*this);
+            return linear(tanh(x), w);
+        }
+    };
+    manual_seed(9);
+    const Tensor w = randn({3, 3}).requires_grad_(), x = randn({8, 3}).requires_grad_();
+    const unsigned line_of_callers = __LINE__;
+    const Loc of_callers = Loc::current();
+    Tape tape({.persistent = true});
+    unsigned own_line = 0;
+    const auto loss_of = [&](int n) {
+        std::optional<AutocastScope> low;
+        if (n % 4 == 3) low.emplace(bfloat16);
+        if (n % 2 == 1) {
+            const CallerScope caller(of_callers);
+            const Tensor y = Odd().forward(x[n], w);
+            CHECK(y.dtype() == (n % 4 == 3 ? bfloat16 : float32));
+            return y.to(float32).sum();
+        }
+        own_line = __LINE__ + 1;
+        const Tensor y = linear(tanh(x[n]), w);
+        CHECK(y.dtype() == float32);
+        return y.sum();
+    };
+    const std::vector<Tensor> losses = batch(numbers(8), loss_of);
+    const std::vector<GradientUse> uses = tape.gradient_by_use(sum(stack(losses)), w);
+    int odd = 0, even = 0;
+    for (const GradientUse& use : uses) {
+        INFO(use.op << " of " << use.module);
+        const bool is_odd = use.module == "Odd";
+        CHECK(use.loc.line() == (is_odd ? line_of_callers + 1 : own_line));
+        (is_odd ? odd : even) += 1;
+    }
+    CHECK(odd == 4);
+    CHECK(even == 4);
+    const Tensor after = linear(ones({3}), w);  // none of them has stayed
+    CHECK(after.dtype() == float32);
+}
+
+TEST_CASE("profiles and checkpoints of instances are what they are one by one") {
+    manual_seed(10);
+    const Tensor w = randn({3, 3}, float64).requires_grad_(), x = randn({6, 3}, float64);
+    const auto outcome = [&](bool together, std::vector<ProfileRow>* rows) {
+        Profiler profiler;
+        Tape tape;
+        const auto loss_of = [&](int n) {
+            const ProfileScope outer("item");
+            const auto layer = [&](const Tensor& h) { return tanh(linear(h, w)); };
+            const Tensor h = n % 2 ? checkpoint(layer, {x[n]}) : layer(x[n]);
+            const ProfileScope inner("end");
+            return square(linear(h, w)).sum();
+        };
+        const std::vector<Tensor> losses = batch(numbers(6), loss_of, {.together = together});
+        const Tensor g = tape.gradient(sum(stack(losses)), w);
+        profiler.stop();
+        *rows = profiler.rows();
+        return std::vector{stack(losses).detach(), g};
+    };
+    std::vector<ProfileRow> together, one_by_one;
+    const std::vector<Tensor> have = outcome(true, &together), want = outcome(false, &one_by_one);
+    for (std::size_t k = 0; k < have.size(); ++k) check_close(have[k], want[k], 1e-12);
+    for (const auto* rows : {&together, &one_by_one}) {
+        for (const char* name : {"item", "end"}) {
+            const auto row = std::find_if(rows->begin(), rows->end(), [&](const ProfileRow& of) { return of.name == name; });
+            REQUIRE(row != rows->end());
+            CHECK(row->calls == 6);
+            CHECK(row->self_seconds <= row->total_seconds);
+        }
+    }
+}
+
+TEST_CASE("an instance may write in place, to its own results and to what all share") {
+    manual_seed(11);
+    const Tensor w = randn({3}, float64).requires_grad_(), x = randn({5, 3}, float64);
+    const auto outcome = [&](bool together) {
+        Tensor total = zeros({3}, float64), order = zeros({5}, float64);
+        int place = 0;
+        Tape tape;
+        const std::vector<Tensor> losses = batch(numbers(5),
+                                                 [&](int n) {
+                                                     Tensor h = w * x[n];
+                                                     h.add_(n);
+                                                     h.mul_(2);
+                                                     {
+                                                         const NoGradScope pause;
+                                                         total.add_(h.detach());
+                                                         order[place++].fill_(n);
+                                                     }
+                                                     return square(h).sum();
+                                                 },
+                                                 {.together = together});
+        return std::vector{stack(losses).detach(), total, order, tape.gradient(sum(stack(losses)), w)};
+    };
+    const std::vector<Tensor> have = outcome(true), want = outcome(false);
+    for (std::size_t k = 0; k < have.size(); ++k) check_close(have[k], want[k], 1e-12);
+    CHECK(have[2].to_vector<int>() == std::vector<int>{0, 1, 2, 3, 4});
+}
+
+TEST_CASE("gradients of random ops are those of the numbers that an instance has drawn") {
+    const Tensor w = full({8}, 0.7, float64).requires_grad_();
+    const auto outcome = [&](const BatchOptions& options) {
+        manual_seed(12);
+        Tape tape;
+        const std::vector<Tensor> losses = batch(
+            numbers(9),
+            [&](int n) {
+                const Tensor image = reshape(w * (n + 1), {2, 2, 2});
+                const Tensor kept = dropout(w * n, 0.5), channels = dropout2d(unsqueeze(image, 0), 0.5), soft = alpha_dropout(w * w, 0.3);
+                return sum(kept * kept * w) + sum(exp(channels / 10)) + sum(soft * soft) + sum(gumbel_softmax(w * n, 0.5) * w);
+            },
+            options);
+        const Tensor first = tape.gradient(sum(stack(losses)), w, {.create_graph = true});
+        return std::vector{stack(losses).detach(), first.detach(), tape.gradient(sum(first * first), w)};
+    };
+    const std::vector<Tensor> want = outcome({.together = false});
+    for (const int most : {1, 2, 9}) {
+        const std::vector<Tensor> have = outcome({.most = most});
+        for (std::size_t k = 0; k < want.size(); ++k) check_close(have[k], want[k], 1e-10);
+    }
 }
 
 TEST_CASE("random numbers of an instance do not depend on what runs beside it") {
