@@ -453,7 +453,13 @@ void index_select_rule(Backward& b) {
         add_region(whole.impl(), slices(whole.shape(), whole.strides(), dim), index_to_read(b, whole.shape()), b.grad());
     } else if (b.needs(0)) {
         const Tensor zeros = gradient_ops::zeros(b.input_shape(0), b.grad().dtype(), b.grad().device());
-        b.give(0, index_add(zeros, dim, index, b.grad()));
+        const int64_t rows = rows_that_share(b, 0), each = rows > 0 ? index.numel() / rows : 0;
+        if (rows == 0 || each * rows != index.numel()) return b.give(0, index_add(zeros, dim, index, b.grad()));
+        std::vector<Tensor> of_rows;
+        for (int64_t r = 0; r < rows; ++r) {
+            of_rows.push_back(index_add(zeros, dim, narrow(index, 0, r * each, each), narrow(b.grad(), dim, r * each, each)));
+        }
+        b.give(0, gradient_ops::stacked(of_rows));
     }
 }
 

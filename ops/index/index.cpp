@@ -349,7 +349,13 @@ void index_rule(Backward& b) {
     if (const Tensor whole = b.grad_to_write(0); whole.defined()) {
         add_region(whole.impl(), region, b.saved(0), b.grad());
     } else if (b.needs(0)) {
-        b.give(0, index_place(b.grad(), b.input_shape(0), region, b.saved(0), b.record().loc));
+        const Tensor &g = b.grad(), positions = b.saved(0);
+        const auto placed = [&](const Tensor& of_g, const Tensor& at) { return index_place(of_g, b.input_shape(0), region, at, b.record().loc); };
+        const std::int64_t rows = rows_that_share(b, 0);
+        if (rows == 0 || positions.dim() == 0 || positions.size(0) != rows) return b.give(0, placed(g, positions));
+        std::vector<Tensor> of_rows;  // the first dimension of the positions is that of the group
+        for (std::int64_t r = 0; r < rows; ++r) of_rows.push_back(placed(select(g, region.at, r).contiguous(), positions[r].contiguous()));
+        b.give(0, gradient_ops::stacked(of_rows));
     }
 }
 

@@ -42,6 +42,17 @@ inline std::int64_t padding_row(const char* op, std::int64_t index, std::int64_t
 
 }  // namespace detail
 
+/// If the record is of a group in batch() whose rows are to be told apart, and these share input i, which is needed, their number; else 0.
+inline std::int64_t rows_that_share(const Backward& b, int i) {
+    const std::int64_t rows = b.rows_to_tell_apart();
+    if (rows == 0) return 0;
+    const Log& log = b.walk().log;
+    const std::uint32_t value = b.record().inputs()[i];
+    const Log::ItemSpan* const maker = log.records[value]->flags & Record::kLeaf ? nullptr : log.span_of(value);
+    const bool is_block = maker && log.item_of(*maker, value) == Log::kNoItem;
+    return is_block ? 0 : rows;
+}
+
 /// The part of a tensor that indexing picks. Its shape is `sizes` with the positions' shape inserted before dimension `at`;
 /// the element there is at offset + (its place in `sizes`) . strides + position * scale. Without positions it is a
 /// view.
