@@ -6,6 +6,7 @@
 
 #include "../fails.h"
 #include "../numbers.h"
+#include "tapir/core/fiber_impl.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -23,6 +24,21 @@ struct Passes {
             return g;
         });
         return copy;
+    }
+};
+
+// x^3 scale, for one tensor or a block of them that share the scale; the scale's gradient comes by rows, or summed.
+template <bool is_summed>
+struct ScaledCube : Function<ScaledCube<is_summed>> {
+    using Batched = ScaledCube;
+    static constexpr std::uint64_t shared_in_batch = 0b10;
+    static Tensor forward(FunctionContext& context, const Tensor& x, const Tensor& scale) {
+        context.save({x, scale});
+        return x * x * x * scale;
+    }
+    static std::pair<Tensor, Tensor> backward(FunctionContext& context, const Tensor& g) {
+        const Tensor x = context.saved(0), scale = context.saved(1), of_scale = g * x * x * x;
+        return {g * 3 * x * x * scale, is_summed && of_scale.dim() > scale.dim() ? of_scale.sum(0) : of_scale};
     }
 };
 
@@ -147,6 +163,23 @@ TEST_CASE("gradients of each example for weights of batch_norm and group_norm ta
             }
         }
     }
+}
+
+TEST_CASE("gradients of each example for custom functions of groups") {
+    manual_seed(8);
+    const Tensor scale = randn({3}, float64).requires_grad_(), x = randn({6, 3}, float64);
+    const auto passes_with = [&](const auto& cube) {
+        Tape tape({.persistent = true});
+        Passes passes;
+        const std::vector<Tensor> losses = batch(numbers(6), [&](int n) { return passes.watch(square(cube(x[n] + 1)).sum()); });
+        static_cast<void>(tape.per_example_gradients(losses, {scale}));
+        const int count = passes.count;
+        check_each(tape, losses, {scale});
+        return count;
+    };
+    CHECK(passes_with([&](const Tensor& t) { return ScaledCube<false>::apply(t, scale); }) == 6);
+    const int when_summed = passes_with([&](const Tensor& t) { return ScaledCube<true>::apply(t, scale); });
+    CHECK(when_summed == (detail::has_fibers() ? 12 : 6));
 }
 
 TEST_CASE("gradients of each example through forks and trees of different shapes") {
