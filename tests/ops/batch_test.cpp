@@ -1,9 +1,13 @@
 // batch(): what comes out is what comes out one by one, whatever runs together.
 #include "tapir/ops/batch/batch.h"
 
-#include <catch2/catch.hpp>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <catch2/catch.hpp>
+#include <csignal>
 #include <memory>
 #include <optional>
 #include <string>
@@ -594,6 +598,36 @@ TEST_CASE("ten thousand instances, and recursion to depth 5,000 in each") {
     const std::vector<int> few(4, 5'000);
     for (const Tensor& deep : batch(few, down, {.stack = 128 << 20})) CHECK(deep.to_vector<float>() == std::vector<float>{5'001, 5'001});
 }
+
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // they catch the signal
+namespace {
+// Takes at least so many pages of stack.
+[[gnu::noinline]] int take_pages(int pages) {  // NOLINT: recursive by design
+    volatile char page[4096];
+    page[0] = 1;
+    page[4095] = 1;
+    return pages > 0 ? take_pages(pages - 1) + page[0] : page[4095];
+}
+}  // namespace
+
+TEST_CASE("a stack that an instance overruns ends the program, and writes to no other stack") {
+    if (!detail::has_fibers()) return;
+    for (const int pages : {4, 64}) {  // of stacks of 32 pages
+        const pid_t child = ::fork();
+        if (child == 0) {
+            const rlimit no_core{0, 0};
+            ::setrlimit(RLIMIT_CORE, &no_core);
+            ::signal(SIGSEGV, SIG_DFL);
+            batch(numbers(3), [&](int n) { return take_pages(pages) + n; }, {.stack = 32 * 4096});
+            ::_exit(0);
+        }
+        int status = 0;
+        REQUIRE(::waitpid(child, &status, 0) == child);
+        INFO(pages << " pages, status " << status);
+        CHECK((pages == 4 ? WIFEXITED(status) && WEXITSTATUS(status) == 0 : WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV));
+    }
+}
+#endif
 
 TEST_CASE("threads have batches of their own") {
     std::vector<std::thread> threads;
