@@ -56,6 +56,12 @@ using i64 = std::int64_t;
 #define TAPIR_RULE_ROWS
 #include "tapir/ops/elementwise/elementwise.def"
 
+// Calls a rule with g as a Flow. A variable of that class in the loop's body would keep the loop from being vectorised.
+template <class F, class T, class... P>
+T applied(T g, T a, T b, T c, T y, P... params) {
+    return F::apply(Flow<T>{g, g}, a, b, c, y, params...);
+}
+
 // Reads g and the operands that `saves` names, in the order a, b, c, y.
 template <class F, int saves, class T>
 void loop(i64 n, void* out, const void* const* in, const double* params) {
@@ -73,13 +79,12 @@ void loop(i64 n, void* out, const void* const* in, const double* params) {
     for (i64 i = 0; i < n; ++i) {
         const T ai = saves & SaveA ? a[i] : T(0), bi = saves & SaveB ? b[i] : T(0), ci = saves & SaveC ? c[i] : T(0),
                 yi = saves & SaveY ? y[i] : T(0);
-        const Flow<T> flow{g[i], g[i]};
         if constexpr (F::params == 0) {
-            dx[i] = F::apply(flow, ai, bi, ci, yi);
+            dx[i] = applied<F>(g[i], ai, bi, ci, yi);
         } else if constexpr (F::params == 1) {
-            dx[i] = F::apply(flow, ai, bi, ci, yi, p0);
+            dx[i] = applied<F>(g[i], ai, bi, ci, yi, p0);
         } else {
-            dx[i] = F::apply(flow, ai, bi, ci, yi, p0, p1);
+            dx[i] = applied<F>(g[i], ai, bi, ci, yi, p0, p1);
         }
     }
 }

@@ -12,7 +12,7 @@ TAPIR_SCALAR T gated_div(T a, T b) {
 }
 template <class T>
 TAPIR_SCALAR T absorbing_mul(T a, T b) {
-    return where((a == T(0)) | (b == T(0)), T(0), a * b);
+    return where(a == T(0), T(0), where(b == T(0), T(0), a * b));  // gcc does not vectorise one condition of both
 }
 
 // A result's gradient, as the backward expressions see it: products and quotients of it are 0 where it is 0, even
