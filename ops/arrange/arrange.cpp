@@ -12,7 +12,9 @@
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/index/index_impl.h"
 #include "tapir/ops/join/join.h"
+#include "tapir/ops/kernels/launch.h"
 #include "tapir/ops/make/copy.h"
+#include "tapir/ops/make/copy_kernels.h"
 #include "tapir/ops/normalization/channels_impl.h"
 #include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/reduce/extreme.h"
@@ -371,6 +373,43 @@ std::vector<int64_t> widths_of(const Padding& padding) {
     return widths;
 }
 
+// Writes `out`, which is contiguous, row after row on the CPU. Returns false for layouts that it does not know.
+bool pad_on_cpu(const Tensor& out, const Tensor& x, const Padding& padding, const Shape& sizes, int64_t from, Scalar value) {
+    const TensorImpl *y = out.impl(), *in = x.impl();
+    const int last = y->rank - 1;
+    if (last < 0 || on_gpu(y) || !y->is_contiguous() || (in->strides[last] != 1 && in->sizes[last] != 1)) return false;
+    alignas(8) std::byte element[8];
+    detail::store(y->dtype, element, value);
+    const auto size = static_cast<int64_t>(itemsize(y->dtype));
+    const auto cut = [](int64_t width) { return std::max<int64_t>(width, 0); };
+    const int64_t width = y->sizes[last], before = cut(padding.before[last]), after = cut(padding.after[last]), kept = sizes[last];
+    share_out(y->numel / width, width, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+            int64_t offset = from, rest = row;
+            bool is_inside = true;
+            for (int d = last; d-- > 0;) {
+                const int64_t place = rest % y->sizes[d] - cut(padding.before[d]);
+                rest /= y->sizes[d];
+                is_inside = is_inside && place >= 0 && place < sizes[d];
+                offset += place * in->strides[d];
+            }
+            // The next rows of the same matrix are all inside or all outside, up to a border.
+            const int64_t height = last > 0 ? y->sizes[last - 1] : 1, top = last > 0 ? cut(padding.before[last - 1]) : 0, at = row % height;
+            const int64_t border = is_inside ? top + (last > 0 ? sizes[last - 1] : 1) : at < top ? top : height;
+            const int64_t rows = std::min(border - at, end - row);
+            std::byte* const to = y->data + row * width * size;
+            if (is_inside) {
+                kernels::pad_rows(static_cast<unsigned>(size), to, in->data + offset * size, last > 0 ? in->strides[last - 1] : 0, rows, before, kept,
+                                  after, element);
+            } else {
+                kernels::pad_rows(static_cast<unsigned>(size), to, to, 0, 1, rows * width, 0, 0, element);
+            }
+            row += rows - 1;
+        }
+    });
+    return true;
+}
+
 Tensor pad_by(const In& x, const Padding& padding, Scalar value) {
     const detail::CallLine said(x.loc);
     Shape shape = x.tensor.shape(), sizes = shape;  // of the result, and of the part of x that is in it
@@ -388,12 +427,13 @@ Tensor pad_by(const In& x, const Padding& padding, Scalar value) {
     }
     const bool channels_last = !x->is_contiguous() && detail::is_channels_last(x.tensor.impl());
     Tensor out = make_in_layout(shape, x->dtype, x->device, channels_last, x.loc);
-    if (grows) {
+    const bool is_empty = std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size <= 0; });
+    const bool is_written = grows && !is_empty && pad_on_cpu(out, x.tensor, padding, sizes, from, value);
+    if (grows && !is_written) {
         const detail::UnrecordedPartsOf parts(x.loc);
         out.fill_(value);
     }
-    const bool is_empty = std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size <= 0; });
-    if (!is_empty) {
+    if (!is_empty && !is_written) {
         int64_t to = 0;
         for (int d = 0; d < shape.rank(); ++d) to += std::max<int64_t>(padding.before[d], 0) * out.strides()[d];
         copy_elements(detail::make_view(out.impl(), sizes, out.strides(), to), detail::make_view(x.tensor.impl(), sizes, x.tensor.strides(), from));

@@ -155,10 +155,14 @@ class RegionLoop {
     // Otherwise: run(first element, memory offset, how many), the items forwards or backwards.
     template <bool Backwards = false, class Run>
     void runs(int64_t begin, int64_t end, const Run& body) const {
-        for (int64_t i = begin; i < end; ++i) {
-            const int64_t item = Backwards ? begin + end - 1 - i : i;
-            const int64_t offset = outer_offset(item / count_) + index_[item % count_] * region_.scale;
-            for (int64_t r = 0; r < runs_; ++r) body((item * runs_ + r) * run_, offset + run_offset(r), run_);
+        for (int64_t i = begin; i < end;) {
+            const int64_t first = Backwards ? begin + end - 1 - i : i, place = first / count_, at = first % count_;
+            const int64_t count = std::min(Backwards ? at + 1 : count_ - at, end - i), outer = outer_offset(place);
+            for (int64_t k = 0; k < count; ++k) {
+                const int64_t item = Backwards ? first - k : first + k, offset = outer + index_[Backwards ? at - k : at + k] * region_.scale;
+                for (int64_t r = 0; r < runs_; ++r) body((item * runs_ + r) * run_, offset + run_offset(r), run_);
+            }
+            i += count;
         }
     }
 

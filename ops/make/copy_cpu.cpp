@@ -96,6 +96,34 @@ void copy_pieces(std::byte* y, const std::byte* x, i64 bytes) {
     copy_piece<size>(y + bytes - size, x + bytes - size);
 }
 
+// Copies one row, quickly where it is short.
+void copy_row(std::byte* y, const std::byte* x, i64 bytes) {
+    constexpr i64 long_row = 512;
+    if (bytes >= 32 && bytes < long_row) {
+        copy_pieces<32>(y, x, bytes);
+    } else if (bytes >= 8 && bytes < long_row) {
+        copy_pieces<8>(y, x, bytes);
+    } else {
+        std::memcpy(y, x, static_cast<std::size_t>(bytes));
+    }
+}
+
+template <class T>
+void pad(T* y, const T* x, i64 from_row, i64 rows, i64 before, i64 width, i64 after, T value) {
+    for (i64 row = 0; row < rows; ++row, x += from_row) {
+        for (i64 i = 0; i < before; ++i) *y++ = value;
+        copy_row(reinterpret_cast<std::byte*>(y), reinterpret_cast<const std::byte*>(x), width * static_cast<i64>(sizeof(T)));
+        y += width;
+        for (i64 i = 0; i < after; ++i) *y++ = value;
+    }
+}
+template <class T>
+void pad(void* y, const void* x, i64 from_row, i64 rows, i64 before, i64 width, i64 after, const void* value) {
+    T number;
+    std::memcpy(&number, value, sizeof(T));
+    pad(static_cast<T*>(y), static_cast<const T*>(x), from_row, rows, before, width, after, number);
+}
+
 }  // namespace
 
 void transpose_copy(unsigned size, void* y, i64 row, const void* x, i64 column, i64 rows, i64 columns) {
@@ -108,17 +136,17 @@ void transpose_copy(unsigned size, void* y, i64 row, const void* x, i64 column, 
 }
 
 void copy_rows(void* y, i64 to_row, const void* x, i64 from_row, i64 rows, i64 bytes) {
-    constexpr i64 long_row = 512;
     auto* to = static_cast<std::byte*>(y);
     const auto* from = static_cast<const std::byte*>(x);
-    for (i64 i = 0; i < rows; ++i, to += to_row, from += from_row) {
-        if (bytes >= 32 && bytes < long_row) {
-            copy_pieces<32>(to, from, bytes);
-        } else if (bytes >= 8 && bytes < long_row) {
-            copy_pieces<8>(to, from, bytes);
-        } else {
-            std::memcpy(to, from, static_cast<std::size_t>(bytes));
-        }
+    for (i64 i = 0; i < rows; ++i, to += to_row, from += from_row) copy_row(to, from, bytes);
+}
+
+void pad_rows(unsigned size, void* y, const void* x, i64 from_row, i64 rows, i64 before, i64 width, i64 after, const void* value) {
+    switch (size) {
+        case 1: return pad<std::uint8_t>(y, x, from_row, rows, before, width, after, value);
+        case 2: return pad<std::uint16_t>(y, x, from_row, rows, before, width, after, value);
+        case 4: return pad<std::uint32_t>(y, x, from_row, rows, before, width, after, value);
+        default: return pad<std::uint64_t>(y, x, from_row, rows, before, width, after, value);
     }
 }
 

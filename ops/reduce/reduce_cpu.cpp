@@ -68,10 +68,33 @@ void put(const ReduceArgs& args, const T* values, i64 position, i64 n) {
 
 // --- Along rows ------------------------------------------------------------------------------------------------------------
 
+// The squares of a run of float32 numbers, summed in double in one pass.
+double sum_squares(const float* x, i64 n) {
+    constexpr i64 lanes = 32;
+    double sums[lanes] = {};
+    i64 i = 0;
+    for (; i + lanes <= n; i += lanes) {
+#pragma omp simd
+        for (i64 k = 0; k < lanes; ++k) {
+            const auto value = static_cast<double>(x[i + k]);
+            sums[k] += value * value;
+        }
+    }
+    for (; i < n; ++i) sums[i % lanes] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    double sum = 0;
+    for (const double part : sums) sum += part;
+    return sum;
+}
+
 // Computes one output: every reduced position, starting at `base`.
 template <class Op, class T>
 Wide<T> fold_all(const ReduceArgs& args, i64 base, bool direct) {
     Runs runs(args.reduced_sizes, args.reduced_strides, args.reduced);
+    if constexpr (__is_same(Op, Sum) && __is_same(T, double)) {
+        if (args.map == Map::square && args.dtype == DType::float32 && args.reduced <= 1 && runs.stride() == 1) {
+            return sum_squares(static_cast<const float*>(args.x) + base, runs.length());
+        }
+    }
     if (direct && args.reduced <= 1) return fold<Op>(static_cast<const T*>(args.x) + base, runs.length());
     i64 count = 1;
     for (int d = 0; d < args.reduced; ++d) count *= args.reduced_sizes[d];
