@@ -25,7 +25,7 @@ sed -E -e '/^\[(Thread debugging|New Thread|New LWP|Thread 0x|Switching to)/d' \
     -e '/^(Using host libthread_db|BFD: |warning: |Core was|Program term|Saved core)/d' \
     -e '/^(Breakpoint [0-9]+ at|Note: breakpoint)/d' \
     -e '/^Breakpoint [0-9.]+, 0x/d' -e '/^(Breakpoint [0-9.]+, |Thread [0-9]+ .*hit )/{N;d}' -e '/^$/d' \
-    -e 's/ (in tapir::|<)tapir_gdb_(op|nonfinite)(\(\) at .*|\(\)\+[0-9]+>|\+[0-9]+>)$/ tapir_gdb_\2/' \
+    -e 's/ (in (tapir::)?|<)tapir_gdb_(op|nonfinite)(\(\) at .*|\(\)\+[0-9]+>|\+[0-9]+>)$/ tapir_gdb_\3/' \
     -e 's/ \(process [0-9]+\)//' -e 's/0x[0-9a-f]+/0x*/g' \
     -e 's/^#[0-9]+ +(0x\* in )?(.*) \(.*\) at .*\/([^/]*:[0-9]+)$/# \2 at \3/' -e '/^# look</{N;d}' all >said
 if [[ ${TAPIR_UPDATE:-} ]]; then

@@ -75,3 +75,7 @@ void graphs() {
     const tapir::SymInt size = (tapir::SymInt::dim("time") * tapir::SymInt(2) + tapir::SymInt(-3)).floor_div(3) + tapir::SymInt(4);
     look(graph, node, x, y, size);
 }
+
+// A type that a header names and a .cpp of the library defines: of the library, parts.gdb has line numbers alone.
+#include "tapir/optim/rule_impl.h"
+[[gnu::used]] const tapir::optim::Slot* const described = nullptr;
