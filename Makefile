@@ -42,10 +42,10 @@ test:           ## build and run every test
 	$(call build,release)
 	@ctest --preset release
 
-bench:          ## build and run the benches
+bench:          ## build and run the benches, beside PyTorch of PyPI (fetches 2.9 GB once)
 	@.ci/install-deps build bench
 	$(call configure,release)
-	$(call switch_on,release,TAPIR_BENCH)
+	@cmake build/release -D TAPIR_BENCH=ON -D TAPIR_TORCH_DIR="$$(bench/torch_dir.sh build/release/torch)"
 	$(call build,release) --target bench
 
 docs:           ## build the reference: build/docs/html/index.html

@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# run.sh [BUILD_DIR]: times Tapir and, where it was built, libtorch; prints the table; writes BUILD_DIR/bench.json.
+# run.sh [BUILD_DIR]: times Tapir and, where it was built, PyTorch; prints the table; writes BUILD_DIR/bench.json.
 # Runs of the two alternate, so that a slow spell of the machine hits both; a row is the best of its runs.
 #   TAPIR_BENCH_ROUNDS=3   runs of each group
-#   TAPIR_BENCH_ONLY=...   a regular expression on the groups' names: tiny, tree-64, ..., process, models-lstm, ..., large, threads
+#   TAPIR_BENCH_ONLY=...   a regular expression on the groups' names: limits, tiny, tree-64, ..., process, steps, infer, large, ops, gradients,
+#                          threads, sweep. All but sweep, which takes an hour, run without it.
+#   TAPIR_BENCH_PAGES=1    writes the tables of README.md and bench/README.md
+#   TAPIR_BENCH_SECONDS=...  of each run of a row, in place of the groups' own: 0.001 for a trial
 #   TAPIR_SST_DIR=...      the folder with SST's train.txt; default: shared/data/sst beside the source tree
 set -euo pipefail
 
@@ -11,37 +14,40 @@ build=$(cd "${1:-$source_dir/build/release}" && pwd)
 programs=$build/bench
 results=$build/bench/results
 rounds=${TAPIR_BENCH_ROUNDS:-3}
-only=${TAPIR_BENCH_ONLY:-.}
 source "$programs/config.sh"  # cxx, tapir_compile, tapir_library, torch_compile, torch_libraries
 
-# Debian's OpenBLAS does not know newer CPUs and would run libtorch on SSE3 kernels, at half the speed.
-if grep -qw avx512f /proc/cpuinfo; then export OPENBLAS_CORETYPE=${OPENBLAS_CORETYPE:-SkylakeX}; fi
-export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+# What PyTorch's own threads are told, and OpenBLAS, whose factorizations Tapir calls.
+threads() { export OMP_NUM_THREADS=$1 MKL_NUM_THREADS=$1 OPENBLAS_NUM_THREADS=$1; }
+# For side `kept`: PyTorch where glibc's malloc does not give large blocks back, which it does by default.
+keep_memory=(MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=8589934592 MALLOC_TOP_PAD_=268435456)
 
-sides=()
-[[ -x $programs/bench_tapir ]] && sides+=(tapir)
-[[ -x $programs/bench_torch && ${#torch_libraries[@]} -gt 0 ]] && sides+=(torch)
-if [[ " ${sides[*]} " == *" torch "* ]]; then
-    blas=$(ldd "$programs/bench_torch" | sed -n 's/.*libblas.* => \([^ ]*\).*/\1/p')
-    if [[ $blas && $(readlink -f "$blas") == */blas/* ]]; then
-        echo "libtorch would run on the reference BLAS, which is slow: install libopenblas0-pthread" >&2
-    fi
+sides=(tapir)
+if [[ -x $programs/bench_torch && ${#torch_libraries[@]} -gt 0 ]]; then
+    sides+=(torch)
+else
+    echo "PyTorch is not here (see .ci/pytorch): Tapir's side runs alone"
 fi
 
 rm -rf "$results"
 mkdir -p "$results"
+group=100  # orders the table's rows
 
 step() { printf '[%4d s] %s\n' $SECONDS "$*"; }
+wanted() { if [[ ${TAPIR_BENCH_ONLY:-} ]]; then [[ $1 =~ $TAPIR_BENCH_ONLY ]]; else [[ $1 != sweep ]]; fi; }
 
-# rows GROUP REGEX [ROUNDS]: a group's rows, both sides in turn.
+# rows GROUP REGEX [ROUNDS] [SIDE...]: a group's rows, the sides in turn.
 rows() {
-    [[ $1 =~ $only ]] || return 0
-    local round side
-    for ((round = 1; round <= ${3:-$rounds}; ++round)); do
-        for side in "${sides[@]}"; do
-            step "$1: $side, run $round of ${3:-$rounds}"
-            "$programs/bench_$side" --benchmark_filter="$2" --benchmark_min_time="${min_time:-0.5}" \
-                --benchmark_out="$results/$side.$group.$1.$round.json" --benchmark_out_format=json \
+    wanted "$1" || return 0
+    local name=$1 regex=$2 count=${3:-$rounds} round side program settings
+    shift $(($# < 3 ? $# : 3))
+    for ((round = 1; round <= count; ++round)); do
+        for side in "${sides[@]}" "$@"; do
+            [[ $side == kept && " ${sides[*]} " != *" torch "* ]] && continue
+            program=$side settings=()
+            [[ $side == kept ]] && program=torch settings=("${keep_memory[@]}")
+            step "$name: $side, run $round of $count"
+            env "${settings[@]}" "$programs/bench_$program" --benchmark_filter="$regex" --benchmark_min_time="${TAPIR_BENCH_SECONDS:-${min_time:-0.5}}" \
+                --benchmark_out="$results/$side.$group.$name.$round.json" --benchmark_out_format=json \
                 --benchmark_format=console >"$results/log" 2>&1 || { cat "$results/log" >&2; return 1; }
             grep -h 'no SST data' "$results/log" | head -1 || true
         done
@@ -72,27 +78,43 @@ library() {
         $((bytes / 1000000)) $((bytes % 1000000)) >"$results/$side.$group.size.json"
 }
 
-group=1  # orders the table's rows
-min_time=0.1 rows tiny '^(add_float4|backward_|linear_1x64|view|narrow)' $((3 * rounds))
+threads 1
+min_time=0.2 rows limits '^limit/|^large/matmul/[0-9]+/process_time'
+min_time=0.05 rows tiny '^tiny/' $((2 * rounds))
 for h in 64 150 300; do rows tree-$h "^tree_lstm_train/$h/"; done
 for h in 64 150 300; do rows tree-$h-batched "^tree_lstm_train_(batched|forked)/$h/"; done
 rows tree-threads '^tree_lstm_train_100_batched'
 rows tree-branch '^tree_lstm_branch'
 rows tree-leaves-together '^tree_lstm_train_leaves_together/'
 rows tree-infer '^tree_lstm_infer'
-if [[ process =~ $only ]]; then
+if wanted process; then
     for side in "${sides[@]}"; do
         process $side
         if [[ $side == tapir ]]; then library tapir "$tapir_library"; else library torch "${torch_libraries[@]}"; fi
     done
     group=$((group + 1))
 fi
-for model in mlp_adam cnn_adam lstm transformer; do  # one a process, for its memory
-    rows models-$model "^$model/process_time"
-done
-rows models-bfloat16 '/bfloat16/process_time'
-min_time=0.1 rows large '^(add|tanh|sigmoid|exp|gelu|sum|softmax|layer_norm|matmul)/.*process_time|^mlp_step'
-OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=2 MKL_NUM_THREADS=2 rows threads '^(mlp|cnn|lstm|transformer|softmax|gelu|tanh|sum|matmul).*/threads:2/'
+if wanted steps; then  # one a process, for its memory
+    while IFS= read -r row; do
+        min_time=0.3 rows "steps-${row#step/}" "^$row/process_time"
+    done < <("$programs/bench_tapir" --benchmark_list_tests=true --benchmark_filter='^step/.*/process_time' | sed 's#/process_time##')
+fi
+min_time=0.1 rows infer '^infer/'
+min_time=0.2 rows large '^large/.*process_time' "$rounds" kept
+min_time=0.05 rows ops '^op/'
+min_time=0.05 rows gradients '^grad/'
+threads 2
+min_time=0.2 rows threads '^(step|large)/.*/threads:2/'
+threads 1
+min_time=0.02 rows sweep '^sweep/' 1
 
-step "done: $(uname -m), $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1), load $(cut -d' ' -f1 /proc/loadavg)"
-"$programs/bench_table" "$build/bench.json" "$results"
+cores=$(nproc) processor=$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1) load=$(cut -d' ' -f1 /proc/loadavg)
+step "done: $(uname -m), $cores cores, $processor, load $load"
+peer=PyTorch
+[[ ${#torch_libraries[@]} -gt 0 ]] && peer="PyTorch $(cat "$(dirname "${torch_libraries[0]}")/../version.py" | sed -n "s/^__version__ = '\([^+']*\).*/\1/p")"
+vectors=$(grep -qw avx512f /proc/cpuinfo && echo AVX-512 || echo AVX2)
+echo "$cores cores of $processor ($vectors), $("$cxx" --version | head -1), $peer, $rounds runs, $(date +%F)." >"$results/machine.txt"
+echo >>"$results/machine.txt"
+pages=()
+[[ ${TAPIR_BENCH_PAGES:-} ]] && pages=("$source_dir/README.md" "$source_dir/bench/README.md")
+"$programs/bench_table" "$build/bench.json" "$results" "${pages[@]}"

@@ -8,7 +8,7 @@ judge() {
     local status=$?
     [[ $status == 0 || $status == 77 ]] || failed=1
 }
-judge "$here/torch/run.sh" "$python" "$build/judges/torch" "$build/tests/judges/libtapir_judges_torch.so" --jobs "$jobs"
+judge "$here/torch/run.sh" "$python" "$build/torch" "$build/tests/judges/libtapir_judges_torch.so" --jobs "$jobs"
 if [[ -x $here/onnx/run.sh ]]; then
     judge "$here/onnx/run.sh" "$python" "$build/judges/onnx" "$build/tests/judges/onnx_cases" all
 fi

@@ -1,152 +1,23 @@
-// The work of work.h on libtorch's C++ API, written as fast as its public API makes it. What was tried for the
-// Tree-LSTM, and what won, is in README.md.
+// The Tree-LSTM of work.h on PyTorch.
 #include <torch/torch.h>
 
-#include <string>
 #include <vector>
 
 #include "sst.h"
 #include "work.h"
 
 namespace bench {
+
+void start() {
+    set_threads(1);
+    torch::set_num_interop_threads(1);
+}
+void set_threads(int count) { torch::set_num_threads(count); }
+
 namespace {
 
 using torch::Tensor;
 namespace F = torch::nn::functional;
-
-Tensor leaf(std::vector<std::int64_t> sizes) { return torch::randn(sizes).requires_grad_(); }
-
-/// Cheaper than zero_grad(), which fills with zeros in libtorch 1.13.
-void drop_gradients(torch::optim::Optimizer& optimizer) {
-    for (const Tensor& p : optimizer.param_groups()[0].params()) p.mutable_grad() = Tensor();
-}
-
-/// `count` calls of op in each iteration.
-template <class Op>
-void time_op(State& state, int count, const Op& op) {
-    for (auto _ : state) {
-        for (int i = 0; i < count; ++i) benchmark::DoNotOptimize(op());
-    }
-    state.SetItemsProcessed(state.iterations() * count);
-}
-
-template <class Op>
-void time_backward_of_chain(State& state, const Op& op) {
-    Tensor x = leaf({4});
-    Tensor loss;
-    for (auto _ : state) {
-        state.PauseTiming();
-        loss = x;
-        for (int i = 0; i < kChain; ++i) loss = op(loss);
-        loss = loss.sum();
-        x.mutable_grad() = Tensor();
-        state.ResumeTiming();
-        loss.backward();
-    }
-    state.SetItemsProcessed(state.iterations() * kChain);
-}
-
-}  // namespace
-
-void start() { set_threads(1); }
-void set_threads(int count) { torch::set_num_threads(count); }
-
-void add_float4(State& state) {
-    const torch::NoGradGuard guard;
-    const Tensor a = torch::randn({4}), b = torch::randn({4});
-    time_op(state, 1, [&] { return a + b; });
-}
-
-void add_float4_recorded(State& state) {
-    const Tensor a = torch::randn({4}), b = leaf({4});
-    time_op(state, kChain, [&] { return a + b; });
-}
-
-void backward_add_chain(State& state) {
-    const Tensor b = torch::randn({4});
-    time_backward_of_chain(state, [&](const Tensor& y) { return y + b; });
-}
-
-void backward_tanh_chain(State& state) {
-    time_backward_of_chain(state, [](const Tensor& y) { return torch::tanh(y); });
-}
-
-void linear_1x64_recorded(State& state) {
-    const Tensor x = torch::randn({1, 64}), w = leaf({64, 64}), b = leaf({64});
-    time_op(state, kChain, [&] { return torch::linear(x, w, b); });
-}
-
-void view(State& state) {
-    const torch::NoGradGuard guard;
-    const Tensor x = torch::randn({4, 4});
-    time_op(state, 1, [&] { return x.view({2, 8}); });
-}
-
-void narrow(State& state) {
-    const torch::NoGradGuard guard;
-    const Tensor x = torch::randn({4, 4});
-    time_op(state, 1, [&] { return x.narrow(0, 1, 2); });
-}
-
-void add_n(State& state, std::int64_t n) {
-    const torch::NoGradGuard guard;
-    const Tensor a = torch::randn({n}), b = torch::randn({n});
-    time_op(state, 1, [&] { return a + b; });
-}
-
-void unary_n(State& state, Unary op, std::int64_t n) {
-    const torch::NoGradGuard guard;
-    const Tensor x = torch::randn({n});
-    switch (op) {
-        case Unary::kTanh: return time_op(state, 1, [&] { return torch::tanh(x); });
-        case Unary::kSigmoid: return time_op(state, 1, [&] { return torch::sigmoid(x); });
-        case Unary::kExp: return time_op(state, 1, [&] { return torch::exp(x); });
-        case Unary::kGelu: return time_op(state, 1, [&] { return torch::gelu(x); });
-    }
-}
-
-void sum_n(State& state, std::int64_t n) {
-    const torch::NoGradGuard guard;
-    const Tensor x = torch::randn({n});
-    time_op(state, 1, [&] { return torch::sum(x); });
-}
-
-void softmax_rows(State& state, std::int64_t rows, std::int64_t columns) {
-    const torch::NoGradGuard guard;
-    const Tensor x = torch::randn({rows, columns});
-    time_op(state, 1, [&] { return torch::softmax(x, /*dim=*/1); });
-}
-
-void layer_norm_rows(State& state, std::int64_t rows, std::int64_t columns) {
-    const torch::NoGradGuard guard;
-    const Tensor x = torch::randn({rows, columns}), w = torch::randn({columns}), b = torch::randn({columns});
-    time_op(state, 1, [&] { return torch::layer_norm(x, {columns}, w, b); });
-}
-
-void matmul_square(State& state, std::int64_t n) {
-    const torch::NoGradGuard guard;
-    const Tensor a = torch::randn({n, n}), b = torch::randn({n, n});
-    time_op(state, 1, [&] { return torch::matmul(a, b); });
-}
-
-void mlp_step(State& state) {
-    torch::nn::Linear first(784, 256), second(256, 10);
-    std::vector<Tensor> parameters = first->parameters();
-    for (const Tensor& p : second->parameters()) parameters.push_back(p);
-    torch::optim::SGD optimizer(parameters, /*lr=*/0.01);
-    const Tensor x = torch::randn({64, 784}), target = torch::randint(10, {64}, torch::kLong);
-    for (auto _ : state) {
-        F::cross_entropy(second(torch::relu(first(x))), target).backward();
-        optimizer.step();
-        drop_gradients(optimizer);
-    }
-    state.SetItemsProcessed(state.iterations());
-}
-
-// --- Tree-LSTM
-// ----------------------------------------------------------------------------------------------------------
-
-namespace {
 
 using Example = ExampleOf<Tensor>;
 
@@ -228,7 +99,7 @@ void train(const TreeLstm& model, torch::optim::Adagrad& optimizer, const std::v
         Tensor table = model.embedding;
         table.mutable_grad() = torch::sparse_coo_tensor(torch::cat(words).unsqueeze(0), torch::cat(gradients), table.sizes());
         optimizer.step();
-        drop_gradients(optimizer);
+        optimizer.zero_grad();
         words.clear();
         gradients.clear();
     }
@@ -257,10 +128,10 @@ void tree_lstm_train(State& state, int hidden, How how) {
     state.counters["loss_epoch"] = loss_epoch;
 }
 
-void tree_lstm_train_batched(State& state, int, How, std::size_t) { state.SkipWithError("libtorch has no automatic batching"); }
+void tree_lstm_train_batched(State& state, int, How, std::size_t) { state.SkipWithError("PyTorch has no automatic batching"); }
 
 void tree_lstm_infer(State& state, int hidden, bool batched) {
-    if (batched) return state.SkipWithError("libtorch has no automatic batching");
+    if (batched) return state.SkipWithError("PyTorch has no automatic batching");
     const c10::InferenceMode guard;
     std::size_t words = 0;
     const std::vector<Example>& list = examples(&words);
