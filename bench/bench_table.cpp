@@ -54,9 +54,10 @@ Row& row_of(std::vector<Row>& rows, const std::string& name, const std::string& 
     return found != rows.end() ? *found : rows.emplace_back(Row{name, unit, {}, {}});
 }
 
-void read_entry(const Json& entry, const std::string& side, std::vector<Row>& rows) {
+void read_entry(const Json& entry, const std::string& side, const std::string& suffix, std::vector<Row>& rows) {
     std::string name = entry.at("name");
     for (const char* how : {"/process_time", "/real_time"}) name = name.substr(0, name.find(how));
+    name += suffix;
     Row& row = row_of(rows, name, entry.at("label"));
     row.runs[side].push_back(value_of(entry, row.unit));
     for (const char* check : {"check", "loss_first", "loss_epoch"}) {
@@ -76,7 +77,7 @@ void read_results(const std::filesystem::path& path, std::vector<Row>& rows) {
     const std::string file_name = path.filename().string();
     for (const Json& entry : result["benchmarks"]) {
         if (entry.value("run_type", "iteration") != "iteration" || entry.value("error_occurred", false)) continue;
-        read_entry(entry, file_name.substr(0, file_name.find('.')), rows);
+        read_entry(entry, file_name.substr(0, file_name.find('.')), file_name.find(".busy.") != std::string::npos ? "/busy" : "", rows);
     }
 }
 
@@ -85,10 +86,10 @@ struct Limits {
     double flops = 0;                 // a second: the best product of either side
     std::map<double, double> copies;  // bytes that a copy of the C library reads and writes -> bytes a second
 
-    /// Of a copy as large as that, or of the largest.
+    /// Of the copy whose size is nearest to that.
     double copy_rate(double bytes) const {
-        const auto found = copies.lower_bound(bytes);
-        return found != copies.end() ? found->second : copies.rbegin()->second;
+        const auto apart = [&](const auto& copy) { return std::abs(std::log(copy.first / bytes)); };
+        return std::min_element(copies.begin(), copies.end(), [&](const auto& a, const auto& b) { return apart(a) < apart(b); })->second;
     }
 };
 
@@ -128,7 +129,7 @@ std::string text(double value) {
     return made;
 }
 
-std::string percent(double share) { return std::isnan(share) ? "" : text(std::round(100 * share)) + "%"; }
+std::string percent(double share) { return std::isnan(share) ? "" : std::to_string(std::lround(100 * share)) + "%"; }
 std::string unless_zero(double value) { return value == 0 ? "" : text(value); }
 
 using Cells = std::vector<std::string>;
@@ -155,7 +156,7 @@ std::vector<Cells> table_of(const std::vector<Row>& rows, const std::vector<cons
     if (threads) {
         table.push_back({"name", "unit", "Tapir", "times one thread", "PyTorch", "times one thread", "ratio"});
     } else {
-        table.push_back({"name", "unit", "Tapir", "PyTorch", "ratio", "memory kept", "GFLOP", "MB", "of the limit"});
+        table.push_back({"name", "unit", "Tapir", "PyTorch", "ratio", "ratio, memory kept", "GFLOP", "MB", "of the limit"});
     }
     for (const Row* row : chosen) {
         const std::string tapir = text(row->best("tapir")), torch = text(row->best("torch")), ratio = text(row->ratio("torch"));
@@ -237,7 +238,14 @@ double noise(const std::vector<Row>& rows, const std::string& side) {
     return median(spreads);
 }
 
-/// By the first part of the names: how many rows, the geometric mean of the ratios, how many are slower.
+std::string group_of(const Row& row) {
+    if (row.name.find("/threads:") != std::string::npos) return "two threads";
+    if (row.name.starts_with("tree_lstm")) return "tree";
+    const std::size_t end = row.name.find('/');
+    return end == std::string::npos ? "process" : row.unit == "MB" ? "memory" : row.name.substr(0, end);
+}
+
+/// By groups: how many rows, the geometric mean of the ratios, how many are slower.
 void print_summary(const std::vector<Row>& rows, const Limits& limits) {
     struct Group {
         int rows = 0, slower = 0;
@@ -248,7 +256,7 @@ void print_summary(const std::vector<Row>& rows, const Limits& limits) {
     for (const Row& row : rows) {
         const double ratio = row.ratio("torch");
         if (std::isnan(ratio) || row.name.starts_with("limit/")) continue;
-        Group& group = groups[row.name.substr(0, row.name.find('/'))];
+        Group& group = groups[group_of(row)];
         ++group.rows, group.logarithms += std::log(ratio), group.slower += ratio < kLevel;
         if (ratio < kLevel) slower.push_back(&row);
     }

@@ -47,7 +47,8 @@ void add_row(const std::string& name, const char* unit, std::function<void(State
 
 // Copies by the C library: what it reads and writes together, in GB/s. Of several sizes, as caches are faster than memory.
 void add_limit_rows() {
-    for (const std::size_t bytes : {std::size_t{32} << 10, std::size_t{512} << 10, std::size_t{8} << 20, std::size_t{512} << 20}) {
+    for (const std::size_t kilobytes : {32, 512, 8 * 1024, 24 * 1024, 512 * 1024}) {
+        const std::size_t bytes = kilobytes * 1024;
         const auto copy = [bytes](State& state) {
             const std::vector<char> from(bytes / 2, 1);
             std::vector<char> to(bytes / 2);

@@ -3,7 +3,7 @@
 # Runs of the two alternate, so that a slow spell of the machine hits both; a row is the best of its runs.
 #   TAPIR_BENCH_ROUNDS=3   runs of each group
 #   TAPIR_BENCH_ONLY=...   a regular expression on the groups' names: limits, tiny, tree-64, ..., process, steps, infer, large, ops, gradients,
-#                          threads, sweep. All but sweep, which takes an hour, run without it.
+#                          threads, busy, sweep. All but sweep, which takes an hour, run without it.
 #   TAPIR_BENCH_PAGES=1    writes the tables of README.md and bench/README.md
 #   TAPIR_BENCH_SECONDS=...  of each run of a row, in place of the groups' own: 0.001 for a trial
 #   TAPIR_SST_DIR=...      the folder with SST's train.txt; default: shared/data/sst beside the source tree
@@ -105,16 +105,23 @@ min_time=0.05 rows ops '^op/'
 min_time=0.05 rows gradients '^grad/'
 threads 2
 min_time=0.2 rows threads '^(step|large)/.*/threads:2/'
+if wanted busy; then  # while something else wants a core
+    (while :; do :; done) &
+    spinner=$!
+    trap 'kill $spinner' EXIT
+    min_time=0.2 rows busy '^step/(lstm_128_256|transformer_block_256|gpt_2_layers_128_adamw)/threads:2/'
+    trap - EXIT
+    kill $spinner
+fi
 threads 1
 min_time=0.02 rows sweep '^sweep/' 1
 
-cores=$(nproc) processor=$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1) load=$(cut -d' ' -f1 /proc/loadavg)
+cores=$(nproc --all) processor=$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1) load=$(cut -d' ' -f1 /proc/loadavg)
 step "done: $(uname -m), $cores cores, $processor, load $load"
 peer=PyTorch
 [[ ${#torch_libraries[@]} -gt 0 ]] && peer="PyTorch $(cat "$(dirname "${torch_libraries[0]}")/../version.py" | sed -n "s/^__version__ = '\([^+']*\).*/\1/p")"
 vectors=$(grep -qw avx512f /proc/cpuinfo && echo AVX-512 || echo AVX2)
 echo "$cores cores of $processor ($vectors), $("$cxx" --version | head -1), $peer, $rounds runs, $(date +%F)." >"$results/machine.txt"
-echo >>"$results/machine.txt"
 pages=()
 [[ ${TAPIR_BENCH_PAGES:-} ]] && pages=("$source_dir/README.md" "$source_dir/bench/README.md")
 "$programs/bench_table" "$build/bench.json" "$results" "${pages[@]}"
