@@ -2,8 +2,8 @@
 # run.sh [BUILD_DIR]: times Tapir and, where it was built, PyTorch; prints the table; writes BUILD_DIR/bench.json.
 # Runs of the two alternate, so that a slow spell of the machine hits both; a row is the best of its runs.
 #   TAPIR_BENCH_ROUNDS=3   runs of each group
-#   TAPIR_BENCH_ONLY=...   a regular expression on the groups' names: limits, tiny, tree-64, ..., process, steps, infer, large, ops, gradients,
-#                          threads, busy, sweep. All but sweep, which takes an hour, run without it.
+#   TAPIR_BENCH_ONLY=...   a regular expression on the groups' names: limits, tiny, tree-64, ..., process, steps-mlp_784_256_10_sgd, ...,
+#                          infer, large, ops, gradients, threads, busy, sweep. Without it all run but sweep.
 #   TAPIR_BENCH_PAGES=1    writes the tables of README.md and bench/README.md
 #   TAPIR_BENCH_SECONDS=...  of each run of a row, in place of the groups' own: 0.001 for a trial
 #   TAPIR_SST_DIR=...      the folder with SST's train.txt; default: shared/data/sst beside the source tree
@@ -94,11 +94,9 @@ if wanted process; then
     done
     group=$((group + 1))
 fi
-if wanted steps; then  # one a process, for its memory
-    while IFS= read -r row; do
-        min_time=0.3 rows "steps-${row#step/}" "^$row/process_time"
-    done < <("$programs/bench_tapir" --benchmark_list_tests=true --benchmark_filter='^step/.*/process_time' | sed 's#/process_time##')
-fi
+while IFS= read -r row; do  # one a process, for its memory
+    min_time=0.3 rows "steps-${row#step/}" "^$row/process_time"
+done < <("$programs/bench_tapir" --benchmark_list_tests=true --benchmark_filter='^step/.*/process_time' | sed 's#/process_time##')
 min_time=0.1 rows infer '^infer/'
 min_time=0.2 rows large '^large/.*process_time' "$rounds" kept
 min_time=0.05 rows ops '^op/'
