@@ -25,9 +25,9 @@ constexpr double kLevel = 0.97;  // a ratio below it is slower
 
 struct Row {
     std::string name, unit;
-    std::map<std::string, std::vector<double>> runs;    // by side: tapir, torch, kept
-    std::map<std::string, std::vector<double>> checks;  // what both sides must agree on
-    double flops = 0, bytes = 0, kernels = 0;           // of one call
+    std::map<std::string, std::vector<double>> runs;              // by side: tapir, torch, kept
+    std::map<std::string, std::map<std::string, double>> checks;  // by side: what both must agree on
+    double flops = 0, bytes = 0, kernels = 0;                     // of one call
 
     bool is_rate() const { return unit.ends_with("/s"); }
     /// The best of a side's runs: what disturbs a run only makes it worse.
@@ -61,7 +61,7 @@ void read_entry(const Json& entry, const std::string& side, const std::string& s
     Row& row = row_of(rows, name, entry.at("label"));
     row.runs[side].push_back(value_of(entry, row.unit));
     for (const char* check : {"check", "loss_first", "loss_epoch"}) {
-        if (row.checks[side].size() < 2 && entry.contains(check)) row.checks[side].push_back(entry[check]);
+        if (entry.contains(check)) row.checks[side].try_emplace(check, entry[check].get<double>());
     }
     if (entry.contains("flops")) row.flops = entry["flops"], row.bytes = entry["bytes"], row.kernels = entry["kernels"];
     if (entry.contains("peak_mb")) row_of(rows, name + "_memory", "MB").runs[side].push_back(entry["peak_mb"]);
@@ -282,10 +282,11 @@ bool print_checks(const std::vector<Row>& rows) {
     for (const Row& row : rows) {
         const auto tapir = row.checks.find("tapir"), torch = row.checks.find("torch");
         if (tapir == row.checks.end() || torch == row.checks.end()) continue;
-        for (std::size_t i = 0; i < std::min(tapir->second.size(), torch->second.size()); ++i) {
-            const double a = tapir->second[i], b = torch->second[i];
+        for (const auto& [check, a] : tapir->second) {
+            if (!torch->second.contains(check)) continue;
+            const double b = torch->second.at(check);
             if (std::abs(a - b) <= 1e-4 * std::max(1.0, std::abs(b))) continue;
-            std::printf("%s: the results differ: Tapir %.9g, PyTorch %.9g\n", row.name.c_str(), a, b);
+            std::printf("%s: %s differs: Tapir %.9g, PyTorch %.9g\n", row.name.c_str(), check.c_str(), a, b);
             same = false;
         }
     }

@@ -64,9 +64,12 @@ void add_limit_rows() {
 
 namespace {
 
+constexpr int kHidden[] = {64, 96, 150, 200, 300, 512};
+
 void add_tree_rows() {
-    for (const int h : {64, 150, 300}) {
+    for (const int h : kHidden) {
         add_row("tree_lstm_train/" + std::to_string(h), "trees/s", [h](State& s) { tree_lstm_train(s, h, How::node_by_node); });
+        add_row("tree_lstm_train_plain_ops/" + std::to_string(h), "trees/s", [h](State& s) { tree_lstm_train(s, h, How::plain_ops); });
     }
     for (const int h : {64, 150, 300}) {
         const std::string size = "/" + std::to_string(h);
@@ -83,7 +86,7 @@ void add_tree_rows() {
     add_row("tree_lstm_branch/150", "trees/s", [](State& s) { tree_lstm_train(s, 150, How::branching); });
     add_row("tree_lstm_branch_batched/150", "trees/s", [](State& s) { tree_lstm_train_batched(s, 150, How::branching); });
     add_row("tree_lstm_train_leaves_together/150", "trees/s", together);
-    for (const int h : {64, 150, 300}) {
+    for (const int h : kHidden) {
         const std::string size = "/" + std::to_string(h);
         add_row("tree_lstm_infer" + size, "trees/s", [h](State& s) { tree_lstm_infer(s, h, /*batched=*/false); });
         add_row("tree_lstm_infer_batched" + size, "trees/s", [h](State& s) { tree_lstm_infer(s, h, /*batched=*/true); });

@@ -81,12 +81,13 @@ library() {
 threads 1
 min_time=0.2 rows limits '^limit/|^large/matmul/[0-9]+/process_time'
 min_time=0.05 rows tiny '^tiny/' $((2 * rounds))
-for h in 64 150 300; do rows tree-$h "^tree_lstm_train/$h/"; done
+for h in 64 150 300; do rows tree-$h "^tree_lstm_train(_plain_ops)?/$h/"; done
+for h in 96 200 512; do rows tree-$h "^tree_lstm_train(_plain_ops)?/$h/" 1; done
 for h in 64 150 300; do rows tree-$h-batched "^tree_lstm_train_(batched|forked)/$h/"; done
 rows tree-threads '^tree_lstm_train_100_batched'
 rows tree-branch '^tree_lstm_branch'
 rows tree-leaves-together '^tree_lstm_train_leaves_together/'
-rows tree-infer '^tree_lstm_infer'
+rows tree-infer '^tree_lstm_infer' 2
 if wanted process; then
     for side in "${sides[@]}"; do
         process $side

@@ -70,8 +70,8 @@ inline Treebank read_treebank(const std::string& path, std::size_t limit) {
 }
 
 /// How the states of a tree are computed. leaves_together: the leaves as one product instead of one each. forking: the children of a node in a
-/// batch() of their own. branching: a node whose state's first number is above 0 takes another step.
-enum class How { node_by_node, leaves_together, forking, branching };
+/// batch() of their own. branching: a node whose state's first number is above 0 takes another step. plain_ops: as a user writes the cell, without an op of its own.
+enum class How { node_by_node, leaves_together, forking, branching, plain_ops };
 
 /// The states of all nodes, children first. leaf(k) makes that of leaf k, inner(left, right) one above two others.
 template <class State, class Leaf, class Inner>

@@ -41,7 +41,7 @@ struct TreeLstm {
     Tensor logits(const Example& example, How how) const {
         const Tensor x = tapir::embedding(example.words, embedding);
         const auto inner = [&](const State& left, const State& right) {
-            const State state = inner_state(left, right);
+            const State state = how == How::plain_ops ? plain_inner_state(left, right) : inner_state(left, right);
             return how == How::branching && state.h[0].item() > 0 ? inner_state(state, left) : state;
         };
         std::vector<State> states;
@@ -51,7 +51,10 @@ struct TreeLstm {
             states = states_of<State>(*example.tree, [&](std::size_t k) { return State{h_of[k], c_of[k]}; }, inner);
         } else {
             const std::vector<Tensor> inputs = x.unbind();
-            const auto leaf = [&](std::size_t k) { return tapir::tree_lstm_gates(tapir::linear(inputs[k], leaf_w, leaf_b), {}); };
+            const auto leaf = [&](std::size_t k) {
+                const Tensor gates = tapir::linear(inputs[k], leaf_w, leaf_b);
+                return how == How::plain_ops ? plain_leaf_state(gates) : tapir::tree_lstm_gates(gates, {});
+            };
             states = how == How::forking ? forked_states(*example.tree, leaf, inner) : states_of<State>(*example.tree, leaf, inner);
         }
         std::vector<Tensor> hidden;
@@ -84,6 +87,19 @@ struct TreeLstm {
     State inner_state(const State& left, const State& right) const {
         const Tensor gates = tapir::linear(tapir::cat({left.h, right.h}), inner_w, inner_b);
         return tapir::tree_lstm_gates(gates, {left.c, right.c});
+    }
+
+    // The same of ops that every library has.
+    State plain_leaf_state(const Tensor& gates) const {
+        const Tensor s = tapir::sigmoid(gates.narrow(0, 0, 2 * h));
+        const Tensor c = s.narrow(0, 0, h) * tapir::tanh(gates.narrow(0, 2 * h, h));
+        return {s.narrow(0, h, h) * tapir::tanh(c), c};
+    }
+    State plain_inner_state(const State& left, const State& right) const {
+        const Tensor gates = tapir::linear(tapir::cat({left.h, right.h}), inner_w, inner_b);
+        const Tensor s = tapir::sigmoid(gates.narrow(0, 0, 4 * h));
+        const Tensor c = s.narrow(0, 0, h) * tapir::tanh(gates.narrow(0, 4 * h, h)) + s.narrow(0, h, h) * left.c + s.narrow(0, 2 * h, h) * right.c;
+        return {s.narrow(0, 3 * h, h) * tapir::tanh(c), c};
     }
 
     Tensor embedding, leaf_w, leaf_b, inner_w, inner_b, class_w, class_b;

@@ -109,6 +109,7 @@ void train(const TreeLstm& model, torch::optim::Adagrad& optimizer, const std::v
 
 void tree_lstm_train(State& state, int hidden, How how) {
     if (how == How::branching) return state.SkipWithError("only to compare it with batch()");
+    if (how == How::plain_ops) return state.SkipWithError("PyTorch has no others: compare it with tree_lstm_train");
     std::size_t words = 0;
     const std::vector<Example>& list = examples(&words);
     if (list.empty()) return state.SkipWithError("no SST data: set TAPIR_SST_DIR");
