@@ -79,6 +79,27 @@ To convert_one(From x) {
     }
 }
 
+// Not inlined: there are many pairs of types.
+template <class T>
+[[gnu::noinline]] void spread(T value, T* y, i64 n) {
+#pragma omp simd
+    for (i64 i = 0; i < n; ++i) y[i] = value;
+}
+
+// Rows that are not side by side. Every second element, as the real parts of complex numbers, and the reverse order are vectorised.
+template <class T>
+void copy_strided(const T* x, i64 from_stride, T* y, i64 to_stride, i64 n) {
+    if (from_stride == 2 && to_stride == 1) {
+#pragma omp simd
+        for (i64 i = 0; i < n; ++i) y[i] = x[2 * i];
+    } else if (from_stride == -1 && to_stride == 1) {
+#pragma omp simd
+        for (i64 i = 0; i < n; ++i) y[i] = x[-i];
+    } else {
+        for (i64 i = 0; i < n; ++i) y[i * to_stride] = x[i * from_stride];
+    }
+}
+
 template <class From, class To>
 void convert_loop(const void* from, i64 from_stride, void* to, i64 to_stride, i64 n) {
     const auto* x = static_cast<const From*>(from);
@@ -90,16 +111,10 @@ void convert_loop(const void* from, i64 from_stride, void* to, i64 to_stride, i6
 #pragma omp simd
             for (i64 i = 0; i < n; ++i) y[i] = convert_one<To>(x[i]);
         }
-    } else if (from_stride == 0 && to_stride == 1) {
-        const To value = convert_one<To>(*x);
-#pragma omp simd
-        for (i64 i = 0; i < n; ++i) y[i] = value;
-    } else if (from_stride == 2 && to_stride == 1) {  // one of pairs, as the real parts of complex numbers
-#pragma omp simd
-        for (i64 i = 0; i < n; ++i) y[i] = convert_one<To>(x[2 * i]);
-    } else if (from_stride == -1 && to_stride == 1) {
-#pragma omp simd
-        for (i64 i = 0; i < n; ++i) y[i] = convert_one<To>(x[-i]);
+    } else if (from_stride == 0 && to_stride == 1 && n > 0) {
+        spread(convert_one<To>(*x), y, n);
+    } else if constexpr (__is_same(From, To)) {
+        copy_strided(x, from_stride, y, to_stride, n);
     } else {
         for (i64 i = 0; i < n; ++i) y[i * to_stride] = convert_one<To>(x[i * from_stride]);
     }
