@@ -561,7 +561,7 @@ std::int64_t bands_of(const kernels::ElementwiseArgs& args) {
     if (args.rank < 2) return 0;
     const std::int64_t rows = args.sizes[args.rank - 2], width = args.sizes[args.rank - 1];
     if (width < short_row || (width < long_row && width % kernels::kLanes != 0)) return 0;
-    return args.numel / (rows * width) * ((rows + kernels::kBandRows - 1) / kernels::kBandRows);
+    return args.numel / (rows * width) * kernels::bands_of_rows(rows);
 }
 
 }  // namespace

@@ -49,8 +49,10 @@ enum class ElementTypes : std::uint8_t { Float, Number, Integral, Bool };
 namespace kernels {
 
 inline constexpr int kLanes = 16;
-inline constexpr int kMaxOperands = 5;         // of a loop: g, a, b, c, y
-inline constexpr std::int64_t kBandRows = 16;  // rows that run_rows computes side by side, for operands that are transposed
+inline constexpr int kMaxOperands = 5;  // of a loop: g, a, b, c, y
+/// Rows that run_rows computes side by side, for operands that are transposed: a band.
+inline constexpr std::int64_t kBandRows = 16;
+constexpr std::int64_t bands_of_rows(std::int64_t rows) { return (rows + kBandRows - 1) / kBandRows; }
 
 /// out[i] = f(in[0][i], in[1][i], ...) for n elements, n a multiple of kLanes.
 using Loop = void (*)(std::int64_t n, void* out, const void* const* in, const double* params);

@@ -5,6 +5,7 @@
 #endif
 
 #include "tapir/ops/arrange/arrange.h"
+#include "tapir/ops/cpu/vector_impl.h"
 #include "tapir/ops/elementwise/elementwise_kernels.h"
 #include "tapir/ops/elementwise/fused_kernels.h"
 #include "tapir/ops/index/gather.h"
@@ -13,8 +14,6 @@
 namespace tapir::kernels {
 namespace TAPIR_ISA {
 namespace {
-
-using i64 = std::int64_t;
 
 constexpr i64 kBlock = 512;  // elements converted at a time: all operands of a block stay in the first-level cache
 constexpr i64 kTile = 1024;  // elements of a transposed operand
@@ -183,8 +182,6 @@ inline void store_tail(void* to, const void* from, unsigned size, i64 count) { s
 #endif
 
 // --- The general path --------------------------------------------------------------------------------------------------
-
-i64 smaller(i64 a, i64 b) { return a < b ? a : b; }
 
 // Walks a strided array in row-major order, a run along the last dimension at a time.
 struct Cursor {
@@ -379,7 +376,7 @@ void run_rows(const ElementwiseArgs& args, i64 begin, i64 end) {
     alignas(64) std::byte buffers[kMaxOperands][kTile * 8];
     alignas(64) std::byte result[wide * 8];
     const int last = args.rank - 1;
-    const i64 rows = args.sizes[last - 1], width = args.sizes[last], bands = (rows + kBandRows - 1) / kBandRows;
+    const i64 rows = args.sizes[last - 1], width = args.sizes[last], bands = bands_of_rows(rows);
     const DType compute = stored_as(args.kernel.compute), loop_out = args.kernel.to_bool ? DType::boolean : compute;
     const i64 size = size_of(compute), out_size = size_of(args.out_dtype);
     const bool is_direct = args.out_dtype == loop_out && args.out_strides[last] == 1;

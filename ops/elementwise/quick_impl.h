@@ -53,9 +53,8 @@ inline double positive_digamma(double x) {
         slope = slope * (x + k) + product;
         product *= x + k;
     }
-    const double z = is_small ? x + 10 : x, inverse = 1 / z, s = inverse * inverse;
-    const double series = s * (1.0 / 12 - s * (1.0 / 120 - s * (1.0 / 252 - s * (1.0 / 240 - s * (1.0 / 132 - s * (691.0 / 32760 - s / 12))))));
-    return log(z) - 0.5 * inverse - series - (is_small ? slope / product : 0.0);
+    const double z = is_small ? x + 10 : x, inverse = 1 / z;
+    return log(z) - 0.5 * inverse - digamma_series(inverse * inverse) - (is_small ? slope / product : 0.0);
 }
 
 // The functions of the rows, which elementwise_forward_cpu.cpp makes.

@@ -143,7 +143,12 @@ TAPIR_SCALAR double scaled_zeta(double q, double x) {
     return sum;
 }
 
-// The derivative of lgamma. It reflects x to x > 0, moves it up to 10 or more, and uses Stirling's series there (5.11.2 in the same).
+// What log(x) - 1 / (2 x) is above digamma(x), for s = 1 / x^2 and x of 10 or more: Stirling's series (5.11.2 in the same).
+TAPIR_SCALAR double digamma_series(double s) {
+    return s * (1.0 / 12 - s * (1.0 / 120 - s * (1.0 / 252 - s * (1.0 / 240 - s * (1.0 / 132 - s * (691.0 / 32760 - s / 12))))));
+}
+
+// The derivative of lgamma. It reflects x to x > 0, moves it up to 10 or more, and uses Stirling's series there.
 TAPIR_SCALAR double digamma(double x) {
     if (x == 0) return copysign(__builtin_inf(), -x);
     double sum = 0;
@@ -154,9 +159,7 @@ TAPIR_SCALAR double digamma(double x) {
         x = 1 - x;
     }
     for (; x < 10; x += 1) sum -= 1 / x;
-    const double s = 1 / (x * x);
-    const double series = s * (1.0 / 12 - s * (1.0 / 120 - s * (1.0 / 252 - s * (1.0 / 240 - s * (1.0 / 132 - s * (691.0 / 32760 - s / 12))))));
-    return sum + log(x) - 0.5 / x - series;
+    return sum + log(x) - 0.5 / x - digamma_series(1 / (x * x));
 }
 TAPIR_SCALAR float digamma(float x) { return static_cast<float>(digamma(static_cast<double>(x))); }
 

@@ -2,24 +2,14 @@
 #include <cstring>
 #include <utility>
 
+#include "tapir/ops/cpu/vector_impl.h"
 #include "tapir/ops/make/copy_kernels.h"
 
 namespace tapir::kernels {
 namespace TAPIR_ISA {
 namespace {
 
-using i64 = std::int64_t;
-
-#if defined(__AVX512F__)
-constexpr int kVectorBytes = 64;
-#elif defined(__AVX2__)
-constexpr int kVectorBytes = 32;
-#else
-constexpr int kVectorBytes = 16;
-#endif
 constexpr i64 kLineBytes = 64;
-
-i64 smaller(i64 a, i64 b) { return a < b ? a : b; }
 
 // --- Transposed ------------------------------------------------------------------------------------------------------
 

@@ -11,23 +11,17 @@
 
 #include "tapir/ops/arrange/arrange.h"
 #include "tapir/ops/cpu/math_impl.h"
+#include "tapir/ops/cpu/vector_impl.h"
 #include "tapir/ops/elementwise/elementwise_kernels.h"
 
 namespace tapir::kernels {
 namespace TAPIR_ISA {
 namespace {
 
-using i64 = std::int64_t;
 using u64 = std::uint64_t;
 using u32 = std::uint32_t;
 
-#if defined(__AVX512F__)
-constexpr int kWide = 8;
-#elif defined(__AVX2__)
-constexpr int kWide = 4;
-#else
-constexpr int kWide = 2;
-#endif
+constexpr int kWide = kVectorBytes / 8;
 using Wide = u64 __attribute__((vector_size(kWide * 8)));
 
 constexpr i64 kBlock = 512;  // words made at a time: they stay in the first-level cache. A multiple of 8 * kWide
@@ -105,7 +99,6 @@ void words_rounded_up(Draw draw, u32* out, i64 n) {
     if (i < n) philox<1>(draw.seed, draw.counter + static_cast<u64>(i / 4), out + i);
 }
 
-i64 smaller(i64 a, i64 b) { return a < b ? a : b; }
 i64 round_up(i64 n, i64 unit) { return (n + unit - 1) / unit * unit; }
 
 // Makes words block by block and hands them to make(words, first element, elements), which may read up to a multiple of

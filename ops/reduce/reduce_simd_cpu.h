@@ -8,6 +8,7 @@
 #include <immintrin.h>
 #endif
 
+#include "tapir/ops/cpu/vector_impl.h"
 #include "tapir/ops/elementwise/elementwise_kernels.h"
 #include "tapir/ops/reduce/reduce_kernels.h"
 
@@ -19,16 +20,7 @@ namespace tapir::kernels {
 namespace TAPIR_ISA {
 namespace {
 
-using i64 = std::int64_t;
 using u64 = std::uint64_t;
-
-#if defined(__AVX512F__)
-constexpr int kVectorBytes = 64;
-#elif defined(__AVX2__)
-constexpr int kVectorBytes = 32;
-#else
-constexpr int kVectorBytes = 16;
-#endif
 
 template <class T>
 struct VectorOf {
@@ -400,8 +392,6 @@ inline void fold_rows(T* acc, const T* x, i64 stride, i64 rows, i64 width) {
         for (i64 j = 0; j < whole; j += step) store(acc + j, Op::combine(load(acc + j), load(x + j)));
     }
 }
-
-inline i64 smaller(i64 a, i64 b) { return a < b ? a : b; }
 
 /// Walks positions of a strided array in row-major order; the last dimension is handed out as a run.
 struct Runs {

@@ -128,3 +128,52 @@ TEST_CASE("signs, steps and powers of two") {
     CHECK(ldexp(number(0.75), tensor(exponents)).to_vector<double>() == want);
     CHECK(ldexp(tensor(3), tensor({2, -1})).to_vector<double>() == std::vector<double>{12, 1.5});
 }
+
+TEST_CASE("fmod, remainder and floor_divide are exact for quotients of every size") {
+    std::vector<double> numbers = {0.0,        -0.0,   1,      -1,   0.1,  3,     7.5,    1e-40,    5e-324,    1e-310, 0x1p22,
+                                   0x1p23 + 1, 0x1p24, 0x1p52, 1e17, 1e30, 1e300, 3.4e38, HUGE_VAL, -HUGE_VAL, NAN};
+    manual_seed(5);
+    for (const double scale : {1.0, 30.0, 1e6, 1e12}) {
+        for (const double x : (randn({20}, float64) * scale).to_vector<double>()) numbers.push_back(x);
+    }
+    const auto check = [&]<class T>(DType dtype, T) {
+        const Tensor x = tensor(numbers, float64).to(dtype), a = x.unsqueeze(1), b = x.unsqueeze(0);
+        const auto rest = fmod(a, b).template to_vector<T>(), python = remainder(a, b).template to_vector<T>(),
+                   down = floor_divide(a, b).template to_vector<T>();
+        const auto all = x.template to_vector<T>();
+        for (std::size_t i = 0; i < all.size(); ++i) {
+            for (std::size_t j = 0; j < all.size(); ++j) {
+                const std::size_t at = i * all.size() + j;
+                const T exact = std::fmod(all[i], all[j]);
+                INFO(name(dtype) << ": " << all[i] << ", " << all[j]);
+                const auto same = [](T one, T other) {
+                    return std::isnan(one) ? std::isnan(other) : one == other && std::signbit(one) == std::signbit(other);
+                };
+                CHECK(same(rest[at], exact));
+                CHECK(same(python[at], exact != 0 && (exact < 0) != (all[j] < 0) ? exact + all[j] : exact));
+                if (std::isfinite(all[i]) && std::isfinite(all[j]) && all[j] != 0 && std::abs(all[i] / all[j]) < 1e6) {
+                    CHECK(down[at] == static_cast<T>(std::floor(static_cast<long double>(all[i]) / all[j])));
+                }
+            }
+        }
+    };
+    check(float32, float{});
+    check(float64, double{});
+}
+
+TEST_CASE("lgamma and digamma of float32 keep their digits") {
+    const Tensor x =
+        cat({linspace(-5.3, 20, 4000), logspace(-30, 30, 2000), 1 + linspace(-0.01, 0.01, 301), 2 + linspace(-0.01, 0.01, 301)}).to(float32);
+    const auto numbers = x.to_vector<float>(), y = lgamma(x).to_vector<float>(), slope = digamma(x).to_vector<float>();
+    const auto exact_slope = digamma(x.to(float64)).to_vector<double>();
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+        INFO(numbers[i]);
+        const double exact = std::lgamma(static_cast<double>(numbers[i]));
+        if (numbers[i] > 0) {
+            CHECK(std::abs(y[i] - exact) <= 0x1p-22 * std::abs(exact));
+        } else {  // glibc's, near whose zeros digits are lost
+            CHECK(y[i] == Approx(exact).margin(1e-5));
+        }
+        if (numbers[i] > 0) CHECK(std::abs(slope[i] - exact_slope[i]) <= std::abs(exact_slope[i]) * 0x1p-23 + 1e-14);
+    }
+}
