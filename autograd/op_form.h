@@ -86,6 +86,7 @@ struct FormCall {
 struct Operands {
     int least, most;              // -1: any number
     bool are_moved_only = false;  // the results hold elements of operand 0, moved, repeated or left out, as copies: not for views
+    bool are_in_order = false;    // the result holds the elements of operand 0 in their order, in another shape
 
     constexpr Operands(int count) : least(count), most(count) {}  // NOLINT: implicit by design
     constexpr Operands(int fewest, int utmost) : least(fewest), most(utmost) {}
@@ -93,6 +94,11 @@ struct Operands {
     constexpr Operands moved() const {
         Operands result = *this;
         result.are_moved_only = true;
+        return result;
+    }
+    constexpr Operands in_order() const {
+        Operands result = *this;
+        result.are_in_order = true;
         return result;
     }
 };

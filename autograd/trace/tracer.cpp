@@ -18,6 +18,10 @@
 #include "tapir/core/trace_mark_impl.h"
 #include "tapir/ops/forms_impl.h"
 
+namespace tapir {
+extern const OpInfo tensor_op;
+}
+
 namespace tapir::detail {
 namespace {
 
@@ -594,7 +598,7 @@ void Tracer::note_constant(TensorImpl* made) {
 
 void Tracer::end(const RecordArgs& ran) {
     if (inner_) return;
-    if (std::strcmp(ran.op.name, "tensor") == 0) return note_constant(ran.outputs[0]);
+    if (&ran.op == &tensor_op) return note_constant(ran.outputs[0]);
     const OpForm*& form = forms_[&ran.op];
     if (!form) form = find_form(ran.op.name);
     if (!form) fail<TapeError>(ran.loc, "trace: {} is no op that a graph can hold", ran.op.name);

@@ -4,9 +4,9 @@
 // for all rows, and Walk::by_rows asks for one in which rows can be told apart. Where they cannot, the gradients are computed loss by loss.
 #include <algorithm>
 #include <map>
-#include <string_view>
 
 #include "tapir/autograd/backward_impl.h"
+#include "tapir/autograd/op_form.h"
 #include "tapir/autograd/tape.h"
 #include "tapir/autograd/watch/watch_impl.h"
 #include "tapir/core/fail_impl.h"
@@ -66,7 +66,10 @@ class ExampleWatcher : public OpWatcher {
         return !span || (span->call == call_ && log_.item_of(*span, value) == item);
     }
 
-    static bool is_reshape(const Record& record) noexcept { return std::string_view(record.op->name) == "reshape"; }
+    static bool is_reshape(const Record& record) noexcept {
+        const OpForm* const form = find_form(record.op->name);
+        return form && form->operands.are_in_order;
+    }
 
     // A rule may give a shared value another shape, as weights of channels get one. Rows are told apart in what comes to that.
     void give_in_group(const Log::ItemSpan& span, const Record& record, std::uint32_t value, const Contribution& all) {

@@ -247,14 +247,19 @@ Tensor contiguous(In x) {
     return clone(x);
 }
 
-// Marks the result of `w.requires_grad_().to(cuda)`: it is not a leaf that a gradient reaches, and optimizers refuse it.
+// The result of `w.requires_grad_().to(cuda)` is marked: it is not a leaf that a gradient reaches, and optimizers refuse it.
+static bool leaves_mark(const Tensor& x) noexcept { return x.impl()->flags & (TensorImpl::kRequiresGrad | TensorImpl::kConverted); }
 static void mark_converted(const Tensor& out, const Tensor& x) {
-    if (x.impl()->flags & (TensorImpl::kRequiresGrad | TensorImpl::kConverted)) out.impl()->flags |= TensorImpl::kConverted;
+    if (leaves_mark(x)) out.impl()->flags |= TensorImpl::kConverted;
 }
 
 Tensor to(In x, DType dtype) {
     detail::check_defined(x, "to");
     if (x.tensor.dtype() == dtype) return x.tensor;
+    if (detail::in_batch() && !leaves_mark(x.tensor)) [[unlikely]] {
+        const auto of_group = [&](const detail::Batched& in) { return to(In(in[0], x.loc), dtype); };
+        if (Tensor y = detail::in_group({to_dtype_op, x.loc, {&x.tensor}, detail::batch_key(dtype)}, of_group); y.defined()) return y;
+    }
     const bool keeps_order = !x->is_contiguous() && detail::is_channels_last(x.tensor.impl());
     Tensor out =
         keeps_order ? detail::make_channels_last(x.tensor.shape(), dtype, x->device, x.loc) : detail::make_empty_like(x.tensor.impl(), dtype, x.loc);
@@ -268,6 +273,11 @@ Tensor to(In x, Device device, bool non_blocking) {
     detail::check_defined(x, "to");
     if (x.tensor.device() == device) return x.tensor;
     detail::check_device("to", device, x.loc);
+    if (detail::in_batch() && !leaves_mark(x.tensor)) [[unlikely]] {  // item() of a value on a device, too: one copy and one wait for all
+        const auto of_group = [&](const detail::Batched& in) { return to(In(in[0], x.loc), device, non_blocking); };
+        const detail::BatchCall call(to_device_op, x.loc, {&x.tensor}, detail::batch_key(device, non_blocking));
+        if (Tensor y = detail::in_group(call, of_group); y.defined()) return y;
+    }
     detail::begin_op("to", device, x.loc);
     const bool to_cpu = device.type == DeviceType::cpu;
     Tensor out;

@@ -736,7 +736,7 @@ Tensor place_again(const Tensor& x, const PlaceCall& call) {
 
 }  // namespace
 
-TAPIR_VIEW_FORM(reshape, 1, Shape, reshaped(t[0], t.sizes("shape")), reshape(x[0], a), f("shape", a));
+TAPIR_VIEW_FORM(reshape, Operands(1).in_order(), Shape, reshaped(t[0], t.sizes("shape")), reshape(x[0], a), f("shape", a));
 TAPIR_VIEW_FORM(expand, 1, Shape, expanded(t[0], t.sizes("shape")), expand(x[0], a), f("shape", a));
 TAPIR_VIEW_FORM(transpose, 1, Shape, (need(a.rank() == 2, "takes two dimensions"), swapped(t[0], a.raw(0), a.raw(1))),
                 transpose(x[0], static_cast<int>(a.raw(0)), static_cast<int>(a.raw(1))), f("dims", a));

@@ -1,4 +1,5 @@
 // batch() on a CUDA device: a group is one launch, and what comes out is what comes out on the CPU.
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -84,6 +85,18 @@ TEST_CASE("a group on a device is one launch", "[cuda]") {
     CHECK(launches_of(20) == launches_of(2));
 }
 
+TEST_CASE("items that read values on a device share the copy and the wait", "[cuda]") {
+    NEEDS_CUDA;
+    if (!detail::has_fibers()) return;
+    const Tensor x = arange(20.0).to(cuda) - 9.5;
+    const std::vector<Tensor> rows = x.unbind();
+    const auto read = [&](int n) { return tanh(rows[static_cast<std::size_t>(n)]).item() > 0; };
+    const int before = emulator::copies_to_host();
+    const std::vector<bool> have = batch(numbers(20), [&](int n) { return read(n); });
+    CHECK(emulator::copies_to_host() - before == 1);
+    for (int n = 0; n < 20; ++n) CHECK(have[static_cast<std::size_t>(n)] == (n > 9));
+}
+
 TEST_CASE("the gradients of a group's rows take as many launches for many rows as for few", "[cuda]") {
     NEEDS_CUDA;
     if (!detail::has_fibers()) return;
@@ -112,6 +125,20 @@ TEST_CASE("the gradients of a group's rows take as many launches for many rows a
     CHECK(launches_of(40) <= launches_of(10));
 }
 #endif
+
+TEST_CASE("a device that an item asks for is that item's alone", "[cuda]") {
+    NEEDS_CUDA;
+    const std::vector<Tensor> made = batch(numbers(6), [](int n) {
+        std::optional<DeviceScope> there;
+        if (n % 2) there.emplace(cuda);
+        const Tensor x = tanh(full({3}, n));  // others run here
+        return x + ones({3});
+    });
+    for (std::size_t n = 0; n < made.size(); ++n) {
+        CHECK(made[n].device() == (n % 2 ? cuda : cpu));
+        check_close(made[n].cpu(), tanh(full({3}, static_cast<double>(n))) + 1, 1e-6);
+    }
+}
 
 TEST_CASE("items on streams of their own form groups of their own, whose memory outlives their use", "[cuda]") {
     NEEDS_CUDA;

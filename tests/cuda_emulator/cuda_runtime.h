@@ -188,6 +188,8 @@ void clear_errors();
 /// How much memory each device has (256 MiB at first).
 void set_memory(std::size_t bytes);
 int kernels_launched();
+/// Copies into memory that is not of a device, nor page-locked: the caller waits for each.
+int copies_to_host();
 /// Graphs that were launched, and kernels that were captured rather than launched.
 int graphs_launched();
 int kernels_captured();

@@ -107,7 +107,7 @@ struct Emulator {
     int key = -1;
     std::atomic<cudaError_t> sticky{cudaSuccess};
     std::atomic<cudaError_t> next_kernel{cudaSuccess}, next_launch{cudaSuccess}, next_graph{cudaSuccess};
-    std::atomic<int> kernels{0}, queries{0}, graphs{0}, captured{0};
+    std::atomic<int> kernels{0}, queries{0}, graphs{0}, captured{0}, copies_to_host{0};
     std::atomic<std::int64_t> blocks_launched{0};
     std::atomic<bool> has_access[kDevices][kDevices] = {};
     // Whose memory can be touched, and by how many tasks it is at this moment: see Turn.
@@ -639,6 +639,7 @@ void set_memory(std::size_t bytes) {
     state().capacity = bytes;
 }
 int kernels_launched() { return state().kernels; }
+int copies_to_host() { return state().copies_to_host; }
 int graphs_launched() { return state().graphs; }
 int kernels_captured() { return state().captured; }
 std::int64_t blocks_launched() { return state().blocks_launched; }
@@ -830,7 +831,10 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
             std::memmove(to, from, bytes);
         });
     }
-    if (!target) s->wait();
+    if (!target) {
+        ++state().copies_to_host;
+        s->wait();
+    }
     return cudaSuccess;
 }
 cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, std::size_t bytes, cudaStream_t stream) {

@@ -927,7 +927,7 @@ TEST_CASE("items with numbers of their own are computed together") {
     CHECK(equal(have[0], want[0]));
     check_close(have[1], want[1], 1e-6);
     if (!detail::has_fibers()) return;
-    for (const char* op : {"add", "mul", "div", "lt", "pow"}) {
+    for (const char* op : {"add", "mul", "div", "lt", "pow", "to_dtype"}) {
         INFO(op);
         CHECK(report.ops.at(op).alone == 0);
     }

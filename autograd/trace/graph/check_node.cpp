@@ -55,7 +55,7 @@ std::string what_rules_say(const Graph::Node& node, const Loc& loc) {
 }  // namespace
 
 std::string what_is_wrong_with_call(const Graph::Node& node) {
-    const auto [least, most, _] = node.form().operands;
+    const int least = node.form().operands.least, most = node.form().operands.most;
     if (std::ssize(node.inputs) < least) return fmt::format("{} has {} operands, and needs {}", node.op(), node.inputs.size(), least);
     if (most >= 0 && std::ssize(node.inputs) > most) {
         return fmt::format("{} has {} operands, and takes {}", node.op(), node.inputs.size(), most);
