@@ -55,10 +55,11 @@ struct FreeBlock {
     FreeBlock* next;
 };
 
+// Small: a thread has one for each class, in memory that is scarce (tests/core/static_tls.sh).
 struct FreeList {
     FreeBlock* head = nullptr;
-    std::int64_t count = 0;
-    std::int64_t most = 0;  // a longer list gives half to the shared one; 0 until the thread is registered
+    std::uint32_t count = 0;
+    std::uint32_t most = 0;  // a longer list gives half to the shared one; 0 until the thread is registered
 };
 
 // Only their own thread writes counters; memory_stats() reads them, hence relaxed.
@@ -105,7 +106,7 @@ Shared& shared() noexcept {
     return *instance;
 }
 
-void move_blocks(FreeList& from, FreeList& to, std::int64_t count) noexcept {
+void move_blocks(FreeList& from, FreeList& to, std::uint32_t count) noexcept {
     for (; count > 0 && from.head; --count) {
         FreeBlock* block = from.head;
         from.head = block->next;
@@ -135,7 +136,7 @@ struct ThreadEnd {
 // A thread under ShapesOnly keeps no free blocks: each block comes from refill(), which clears it.
 void keep_free_blocks(bool keeps) noexcept {
     for (int i = 0; i < kClasses; ++i) {
-        cache.lists[i].most = keeps ? static_cast<std::int64_t>(std::max(kThreadListBytes / class_bytes(i), std::size_t{1})) : 0;
+        cache.lists[i].most = keeps ? static_cast<std::uint32_t>(std::max(kThreadListBytes / class_bytes(i), std::size_t{1})) : 0;
     }
 }
 
@@ -162,16 +163,16 @@ void* system_allocate(std::size_t bytes) noexcept {
 }
 
 // Called with the mutex held.
-bool fill_from_slab(Shared& s, FreeList& list, std::size_t bytes, std::int64_t batch) noexcept {
-    auto* slab = static_cast<std::byte*>(system_allocate(bytes * static_cast<std::size_t>(batch)));
+bool fill_from_slab(Shared& s, FreeList& list, std::size_t bytes, std::uint32_t batch) noexcept {
+    auto* slab = static_cast<std::byte*>(system_allocate(bytes * batch));
     if (!slab) return false;
-    for (std::int64_t i = batch; i-- > 0;) {
-        auto* block = reinterpret_cast<FreeBlock*>(slab + static_cast<std::size_t>(i) * bytes);
+    for (std::size_t i = batch; i-- > 0;) {
+        auto* block = reinterpret_cast<FreeBlock*>(slab + i * bytes);
         block->next = list.head;
         list.head = block;
     }
     list.count += batch;
-    s.slab_bytes += bytes * static_cast<std::size_t>(batch);
+    s.slab_bytes += bytes * batch;
     try {
         s.slabs.push_back(slab);
     } catch (...) {  // leak checkers do not see this one
@@ -184,7 +185,7 @@ bool fill_from_slab(Shared& s, FreeList& list, std::size_t bytes, std::int64_t b
     register_thread();
     Shared& s = shared();
     const std::size_t bytes = class_bytes(index);
-    const auto batch = static_cast<std::int64_t>(std::max<std::size_t>(1, kSlabBytes / bytes));
+    const auto batch = static_cast<std::uint32_t>(std::max<std::size_t>(1, kSlabBytes / bytes));
     FreeList& list = cache.lists[index];
     const std::lock_guard lock(s.mutex);
     if (detail::shapes_only) {

@@ -57,7 +57,7 @@ struct Storage {
     bool is_unchecked = false;  ///< other threads write to it at any time: a tape does not mind (parallel::UncheckedWrites)
 
     std::uint32_t version_now() const noexcept { return __atomic_load_n(&version, __ATOMIC_RELAXED); }
-    void mark_written(const Loc& loc) noexcept {
+    void mark_written(Loc loc) noexcept {
         __atomic_store_n(&version, version_now() + 1, __ATOMIC_RELAXED);
         __atomic_store(&last_write, &loc, __ATOMIC_RELAXED);
     }

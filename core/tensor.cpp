@@ -79,8 +79,6 @@ void set_contiguous(TensorImpl* impl, const std::int64_t* sizes, int rank) noexc
 
 }  // namespace
 
-namespace {}  // namespace
-
 constinit std::uint16_t last_trace = 0;
 constinit thread_local bool is_outside_trace = false;
 
