@@ -1,11 +1,7 @@
 // Whole parts of a program on several threads, as against loops: see parallel_for() for these.
 #pragma once
 
-#include <exception>
-#include <vector>
-#ifndef _OPENMP
-#include <thread>
-#endif
+#include "tapir/core/pool_impl.h"
 
 namespace tapir::detail {
 
@@ -13,26 +9,7 @@ namespace tapir::detail {
 /// further threads. Rethrows the exception of the first part that has one, when all have ended.
 template <class Work>
 void on_threads(int parts, const Work& work) {
-    std::vector<std::exception_ptr> errors(static_cast<std::size_t>(parts));
-    const auto run = [&](int part) {
-        try {
-            work(part);
-        } catch (...) {
-            errors[static_cast<std::size_t>(part)] = std::current_exception();
-        }
-    };
-#ifdef _OPENMP
-#pragma omp parallel for num_threads(parts) schedule(static, 1)
-    for (int part = 0; part < parts; ++part) run(part);
-#else  // builds for the thread sanitizer
-    std::vector<std::thread> threads;
-    for (int part = 1; part < parts; ++part) threads.emplace_back(run, part);
-    run(0);
-    for (std::thread& other : threads) other.join();
-#endif
-    for (const std::exception_ptr& error : errors) {
-        if (error) std::rethrow_exception(error);
-    }
+    share_parts(parts, parts, [&](std::int64_t part) { work(static_cast<int>(part)); });
 }
 
 }  // namespace tapir::detail

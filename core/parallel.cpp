@@ -1,8 +1,12 @@
 #include "tapir/core/parallel.h"
 
 #include <pthread.h>
+#include <sched.h>
 
+#include <algorithm>
 #include <atomic>
+#include <climits>
+#include <cstdlib>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -16,7 +20,7 @@ constinit std::atomic<int> thread_count{0};  // 0: not asked for yet
 
 constinit bool is_forked = false;  // written only by the single thread of a new child process
 
-// fork() copies only this thread; OpenMP in the child would wait for the others for ever.
+// fork() copies only this thread: the pool has no others in the child, and oneDNN's would be waited for for ever.
 void stay_alone() noexcept {
     is_forked = true;
     thread_count.store(1, std::memory_order_relaxed);
@@ -29,11 +33,13 @@ int default_count() noexcept {
     static const int followed = ::pthread_atfork(nullptr, nullptr, stay_alone);
     static_cast<void>(followed);
     if (is_forked) return 1;
-#ifdef _OPENMP
-    return omp_get_max_threads();
-#else
-    return 1;
-#endif
+    if (const char* const wish = std::getenv("OMP_NUM_THREADS")) {
+        const long count = std::strtol(wish, nullptr, 10);  // "4,2" is 4 for the first level
+        if (count >= 1 && count <= INT_MAX) return static_cast<int>(count);
+    }
+    cpu_set_t set;
+    if (::sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+    return std::max(CPU_COUNT(&set), 1);
 }
 
 }  // namespace

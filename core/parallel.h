@@ -6,7 +6,7 @@
 
 namespace tapir {
 
-/// Starts as OpenMP's default: OMP_NUM_THREADS, or the processors this process may use. 1 without OpenMP.
+/// Starts as the environment variable OMP_NUM_THREADS, or the number of processors that this process may use.
 int num_threads() noexcept;
 inline int get_num_threads() noexcept { return num_threads(); }  ///< num_threads() by PyTorch's name
 

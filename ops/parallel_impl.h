@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 
 #include "tapir/core/parallel.h"
+#include "tapir/core/pool_impl.h"
 #include "tapir/core/shapes_only_impl.h"
 #ifdef _OPENMP
 #include <omp.h>
@@ -17,31 +17,15 @@ namespace tapir {
 /// under ShapesOnly.
 template <class Body>
 void parallel_for(std::int64_t n, std::int64_t grain, const Body& body) {
-    std::int64_t parts = grain > 0 ? n / grain : n;
-    if (parts > 1 && detail::shapes_only) [[unlikely]]
-        return;
-#ifdef _OPENMP
-    if (parts > num_threads()) parts = num_threads();
-    if (parts > 1 && !omp_in_parallel()) {
-        const std::int64_t step = (n / parts + 63) / 64 * 64;
-        std::exception_ptr error;
-#pragma omp parallel for num_threads(static_cast<int>(parts)) schedule(static, 1)
-        for (std::int64_t part = 0; part < parts; ++part) {
-            const std::int64_t begin = part * step;
-            const std::int64_t end = part + 1 == parts ? n : (part + 1) * step < n ? (part + 1) * step : n;
-            if (begin >= end) continue;
-            try {
-                body(begin, end);
-            } catch (...) {
-#pragma omp critical(tapir_parallel_for)
-                error = std::current_exception();
-            }
-        }
-        if (error) std::rethrow_exception(error);
+    const bool is_shared = grain > 0 ? n / 2 >= grain : n > 1;
+    if (!is_shared) {
+        if (n > 0) body(std::int64_t{0}, n);
         return;
     }
-#endif
-    if (n > 0) body(std::int64_t{0}, n);
+    if (detail::shapes_only) [[unlikely]]
+        return;
+    const auto call = [](const void* of, std::int64_t begin, std::int64_t end) { (*static_cast<const Body*>(of))(begin, end); };
+    detail::run_ranges(n, grain, call, &body);
 }
 
 /// While it lives, sets OpenMP's thread count of this thread, which oneDNN obeys; needed while primitives are made, too.

@@ -4,8 +4,11 @@
 #include "tapir/ops/convolution/convolution_impl.h"
 
 #ifdef TAPIR_HAVE_ONEDNN
+#include <algorithm>
+#include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -240,11 +243,10 @@ Tensor room_for(const memory::desc& desc) { return detail::make_empty({static_ca
 
 namespace {
 
-bool convolve(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out) {
+bool convolve(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out, int threads) {
     const bool is_bfloat16 = out.dtype() == bfloat16;
-    if (is_bfloat16 && !has_fast_bfloat16()) return false;
-    const OpenMPThreadsScope threads(num_threads());
-    const auto kept = primitive_for({conv, part, is_bfloat16, bias.defined(), 0, num_threads()});
+    const OpenMPThreadsScope scope(threads);
+    const auto kept = primitive_for({conv, part, is_bfloat16, bias.defined(), 0, threads});
     if (!kept) return false;
     const Primitive& p = kept->primitive;
     const Pool<dnnl::stream>::Taken own_stream(streams(), [] { return dnnl::stream(engine()); });
@@ -288,12 +290,68 @@ bool convolve(ConvPart part, const Convolution& conv, const Tensor& a, const Ten
     return true;
 }
 
+int threads_for(const Convolution& c) {
+    constexpr int64_t least_work = 2'000'000;  // multiplications of a thread
+    const int64_t work = c.batch * c.out_volume() * c.kernel_volume() * c.out_channels * c.group_in();
+    return detail::in_part() ? 1 : static_cast<int>(std::clamp<int64_t>(work / least_work, 1, num_threads()));
+}
+
+// Not recorded.
+Tensor part_of_batch(const Tensor& x, int64_t begin, int64_t count) {
+    Shape sizes = x.shape();
+    const int64_t offset = x.numel() / sizes.raw(0) * begin;
+    sizes.raw(0) = count;
+    return detail::make_view(x.impl(), sizes, x.strides(), offset);
+}
+
+// out += part, elements of one layout.
+void add_to(const Tensor& out, const Tensor& part) {
+    auto* const sum = static_cast<float*>(out.raw_data());
+    const auto* const x = static_cast<const float*>(part.raw_data());
+    parallel_for(out.numel(), 16384, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) sum[i] += x[i];
+    });
+}
+
+// The batch is cut into parts for the threads of the pool. oneDNN's own threads would wait at barriers, and spin between them: that costs the
+// pool its cores. Returns no value where the batch is too small for that.
+std::optional<bool> convolve_in_parts(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
+                                      int threads) {
+    const bool is_of_weight = part == ConvPart::weight;
+    if (conv.batch < threads) return std::nullopt;
+    if (is_of_weight && out.dtype() != float32) return std::nullopt;  // sums of parts would be rounded
+    // A gradient of the weight has a part for each thread alone: each takes memory of its own.
+    const int64_t parts = is_of_weight || conv.batch < 4 * threads ? threads : 2 * threads;
+    std::vector<Tensor> firsts, seconds, results;
+    for (int64_t k = 0; k < parts; ++k) {
+        const int64_t begin = conv.batch * k / parts, count = conv.batch * (k + 1) / parts - begin;
+        firsts.push_back(part_of_batch(a, begin, count));
+        seconds.push_back(is_of_weight ? part_of_batch(b, begin, count) : b);
+        results.push_back(!is_of_weight ? part_of_batch(out, begin, count) : k == 0 ? out : detail::make_empty_like(out.impl(), out.dtype(), Loc{}));
+    }
+    std::atomic<bool> are_done{true};
+    detail::share_parts(parts, threads, [&](int64_t k) {
+        const auto i = static_cast<std::size_t>(k);
+        Convolution own = conv;
+        own.batch = firsts[i].size(0);
+        if (!convolve(part, own, firsts[i], seconds[i], bias, results[i], 1)) are_done = false;
+    });
+    if (!are_done) return false;
+    for (std::size_t k = 1; is_of_weight && k < results.size(); ++k) add_to(out, results[k]);
+    return true;
+}
+
 }  // namespace
 
 bool convolve_by_onednn(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out) {
     if (detail::shapes_only) return true;
+    if (out.dtype() == bfloat16 && !has_fast_bfloat16()) return false;
     try {
-        return convolve(part, conv, a, b, bias, out);
+        const int threads = threads_for(conv);
+        if (threads > 1) {
+            if (const auto is_done = convolve_in_parts(part, conv, a, b, bias, out, threads)) return *is_done;
+        }
+        return convolve(part, conv, a, b, bias, out, threads);
     } catch (const dnnl::error&) {  // oneDNN had no memory of its own: products need less
         return false;
     }

@@ -12,9 +12,6 @@
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/linear/gemm_impl.h"
 #include "tapir/ops/parallel_impl.h"
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 #ifdef TAPIR_HAVE_ONEDNN
 #include <dnnl.h>
 #endif
@@ -31,12 +28,12 @@ struct Workspace {
     std::size_t size = 0;
 };
 
-[[maybe_unused]] GemmMethod method_of(const Gemm<float>& g) { return gemm_method_f32(g); }
-[[maybe_unused]] GemmMethod method_of(const Gemm<double>& g) { return gemm_method_f64(g); }
+GemmMethod method_of(const Gemm<float>& g) { return gemm_method_f32(g); }
+GemmMethod method_of(const Gemm<double>& g) { return gemm_method_f64(g); }
 void run(const Gemm<float>& g) { gemm_f32(g); }
 void run(const Gemm<double>& g) { gemm_f64(g); }
-[[maybe_unused]] void run_part(const Gemm<float>& g, GemmMethod method) { gemm_part_f32(g, method); }
-[[maybe_unused]] void run_part(const Gemm<double>& g, GemmMethod method) { gemm_part_f64(g, method); }
+void run_part(const Gemm<float>& g, GemmMethod method) { gemm_part_f32(g, method); }
+void run_part(const Gemm<double>& g, GemmMethod method) { gemm_part_f64(g, method); }
 
 /// C = beta * C + bias: a product with k == 0.
 template <class T>
@@ -51,8 +48,8 @@ void scale(const Gemm<T>& g) {
 constexpr int64_t onednn_from = 400 * 400 * 400;
 
 #ifdef TAPIR_HAVE_ONEDNN
-/// Does the product with oneDNN if it is large and oneDNN takes its layout: one stride of A and of B is 1.
-bool with_onednn(const Gemm<float>& g, int threads) {
+/// Does the product with oneDNN, on this thread, if it is large and oneDNN takes its layout: one stride of A and of B is 1.
+bool with_onednn(const Gemm<float>& g) {
     if (g.m < 64 || g.n < 64 || g.k < 64 || (g.bias && g.beta != 0)) return false;
     if ((g.a_row != 1 && g.a_col != 1) || (g.b_row != 1 && g.b_col != 1)) return false;
     const bool a_rows = g.a_col == 1, b_rows = g.b_col == 1;
@@ -61,11 +58,10 @@ bool with_onednn(const Gemm<float>& g, int threads) {
     if (a_leading < (a_rows ? g.k : g.m) || b_leading < (b_rows ? g.n : g.k)) return false;
     // Measured: oneDNN runs at half the speed, since the lines of such columns drive each other out of its cache.
     if (!a_rows && a_leading % 512 == 0 && g.n < 1024) return false;
-    const OpenMPThreadsScope scope(threads);
+    const OpenMPThreadsScope scope(1);
     float beta = g.beta;
     if (g.bias) {  // the product is added to the bias
         const auto row = static_cast<std::size_t>(g.n) * sizeof(float);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
         for (int64_t i = 0; i < g.m; ++i) std::memcpy(g.c + i * g.c_row, g.bias, row);
         beta = 1;
     }
@@ -75,23 +71,24 @@ bool with_onednn(const Gemm<float>& g, int threads) {
     return true;
 }
 #else
-bool with_onednn(const Gemm<float>&, int) { return false; }
+bool with_onednn(const Gemm<float>&) { return false; }
 #endif
-bool with_onednn(const Gemm<double>&, int) { return false; }
+bool with_onednn(const Gemm<double>&) { return false; }
 
 template <class T>
 void serial(const Gemm<T>& g) {
     if (g.m <= 0 || g.n <= 0) return;
     if (g.k <= 0) return scale(g);
-    if (g.m * g.n * g.k >= onednn_from && with_onednn(g, 1)) return;
+    if (g.m * g.n * g.k >= onednn_from && with_onednn(g)) return;
     run(g);
 }
 
 constexpr int64_t most_alone = 100'000;  // multiplications of a small product: with no more, no shape takes shared_from_ns
 
-#ifdef _OPENMP
 // Work below this is not shared: waking the other threads costs microseconds, more when they sleep.
 constexpr int64_t shared_from_ns = 30'000;
+// To pack operands once more costs a part of this length 2%.
+constexpr int64_t long_part_ns = 1'000'000;
 
 /// Estimates how long the product takes on one thread of a 2020s core: arithmetic or memory, whichever is slower.
 template <class T>
@@ -106,7 +103,7 @@ int64_t estimated_ns(const Gemm<T>& g) {
 int64_t threads_for(int64_t ns) {
     if (ns < shared_from_ns) return 1;
     const int64_t threads = num_threads();
-    if (threads <= 1 || omp_in_parallel()) return 1;
+    if (threads <= 1 || tapir::detail::in_part()) return 1;
     const int64_t useful = 1 + ns / (shared_from_ns / 2);
     return useful < threads ? useful : threads;
 }
@@ -115,16 +112,11 @@ int64_t threads_for(int64_t ns) {
 /// here.
 template <class Part>
 void share(int64_t parts, int64_t threads, const Part& part) {
-    bool failed = false;
-#pragma omp parallel for num_threads(static_cast<int>(threads)) schedule(static, 1) reduction(|| : failed)
-    for (int64_t i = 0; i < parts; ++i) {
-        try {
-            part(i);
-        } catch (...) {
-            failed = true;
-        }
+    try {
+        tapir::detail::share_parts(parts, static_cast<int>(threads), part);
+    } catch (...) {
+        tapir::detail::fail_no_memory(tapir::detail::thread.caller);
     }
-    if (failed) tapir::detail::fail_no_memory(tapir::detail::thread.caller);
 }
 
 /// Cuts C into rows x columns parts, each a whole number of units (but the last).
@@ -158,7 +150,8 @@ int64_t part_begin(int64_t i, int64_t parts, int64_t size, int64_t unit) {
 template <class T>
 void shared(const Gemm<T>& g, int64_t threads) {
     const GemmMethod method = method_of(g);
-    const Grid grid = grid_for(g, threads);
+    // Two parts a thread, where they are long: if a core is busy with something else, another thread takes the second.
+    const Grid grid = grid_for(g, estimated_ns(g) > threads * 2 * long_part_ns ? 2 * threads : threads);
     share(grid.rows * grid.columns, threads, [&](int64_t part) {
         const int64_t r = part / grid.columns, c = part % grid.columns;
         const int64_t i = part_begin(r, grid.rows, g.m, Grid::row_unit);
@@ -171,25 +164,19 @@ void shared(const Gemm<T>& g, int64_t threads) {
         piece.b += j * g.b_col;
         piece.c += i * g.c_row + j;
         if (g.bias) piece.bias += j;
+        if (piece.m * piece.n * piece.k >= onednn_from && with_onednn(piece)) return;
         run_part(piece, method);
     });
 }
-#endif
 
 template <class T>
 void product(const Gemm<T>& g) {
     const bool is_large = g.m * g.n * g.k > most_alone && g.m > 0 && g.n > 0;
     if (is_large && tapir::detail::shapes_only) [[unlikely]]
         return;
-#ifdef _OPENMP
     if (is_large) {
-        const int64_t threads = threads_for(estimated_ns(g));
-        if (threads > 1) {
-            if (g.m * g.n * g.k >= onednn_from && with_onednn(g, static_cast<int>(threads))) return;
-            return shared(g, threads);
-        }
+        if (const int64_t threads = threads_for(estimated_ns(g)); threads > 1) return shared(g, threads);
     }
-#endif
     serial(g);
 }
 
@@ -218,12 +205,10 @@ void batched(const GemmBatch<T>& g) {
         tall.m *= g.batch;
         return product(tall);
     }
-#ifdef _OPENMP
     const int64_t ns = estimated_ns(g.first), threads = threads_for(ns * g.batch);
     // Large products are shared one by one unless there are many: then each thread takes whole ones.
     if (threads > 1 && (g.batch >= 4 * threads || ns < 2 * shared_from_ns))
         return share(g.batch, threads, [&](int64_t i) { serial(product_of(g, i)); });
-#endif
     for (int64_t i = 0; i < g.batch; ++i) product(product_of(g, i));
 }
 

@@ -3,6 +3,8 @@
 #include "tapir/ops/linear/matmul_impl.h"
 
 #ifdef TAPIR_HAVE_ONEDNN
+#include <algorithm>
+#include <atomic>
 #include <unordered_map>
 
 #include "tapir/ops/onednn_impl.h"
@@ -32,10 +34,8 @@ bool has_fast_bfloat16() {
     return has;
 }
 
-bool multiply_bfloat16(const MatrixProduct& p) {
-    if (p.m == 0 || p.n == 0 || p.k == 0 || p.batch == 0 || p.accumulate) return false;
-    if (detail::shapes_only) return true;
-    const OpenMPThreadsScope threads(num_threads());
+static bool multiply_alone(const MatrixProduct& p) {
+    const OpenMPThreadsScope threads(1);
     try {
         // A batch of one, or an operand that the batch shares, does not use the step.
         const auto step = [&](std::int64_t given, std::int64_t size) { return given == 0 ? size : given; };
@@ -60,6 +60,28 @@ bool multiply_bfloat16(const MatrixProduct& p) {
     } catch (const dnnl::error&) {  // oneDNN does not take this layout
         return false;
     }
+}
+
+bool multiply_bfloat16(const MatrixProduct& p) {
+    if (p.m == 0 || p.n == 0 || p.k == 0 || p.batch == 0 || p.accumulate) return false;
+    if (detail::shapes_only) return true;
+    constexpr std::int64_t least_work = 4'000'000;  // multiplications of a thread
+    const bool by_batch = p.batch > 1;
+    const std::int64_t size = by_batch ? p.batch : p.m;
+    const std::int64_t threads = std::min<std::int64_t>({num_threads(), size, p.batch * p.m * p.n * p.k / least_work});
+    if (threads < 2 || detail::in_part()) return multiply_alone(p);
+    std::atomic<bool> are_done{true};
+    detail::share_parts(threads, static_cast<int>(threads), [&](std::int64_t part) {
+        const std::int64_t begin = size * part / threads, count = size * (part + 1) / threads - begin;
+        const auto at = [&](const void* data, std::int64_t step) { return static_cast<const BFloat16*>(data) + begin * step; };
+        MatrixProduct own = p;
+        (by_batch ? own.batch : own.m) = count;
+        own.a = at(p.a, by_batch ? p.a_batch : p.a_row);
+        if (by_batch) own.b = at(p.b, p.b_batch);
+        own.c = const_cast<BFloat16*>(at(p.c, by_batch ? p.c_batch : p.c_row));
+        if (!multiply_alone(own)) are_done = false;
+    });
+    return are_done;
 }
 #else
 bool has_fast_bfloat16() { return false; }

@@ -11,6 +11,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/parallel.h"
+#include "tapir/core/pool_impl.h"
 #include "tapir/core/tensor.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
@@ -46,21 +47,7 @@ T* data(const Tensor& t) {
 template <class Body>
 void parallel_blocks(std::int64_t n, const Body& body) {
     if (n == 1) return body(std::int64_t{0});
-    std::exception_ptr error;
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(num_threads())
-#endif
-    for (std::int64_t i = 0; i < n; ++i) {
-        try {
-            body(i);
-        } catch (...) {
-#ifdef _OPENMP
-#pragma omp critical(tapir_parallel_blocks)
-#endif
-            error = std::current_exception();
-        }
-    }
-    if (error) std::rethrow_exception(error);
+    detail::share_parts(n, num_threads(), body);
 }
 
 /// Makes zeros (parts, width) in float64 for the sums of a parameter's gradient; add_up() adds the parts up, in order.

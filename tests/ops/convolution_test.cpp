@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "../fails.h"
+#include "../threads_scope.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -148,6 +149,33 @@ TEST_CASE("empty batches and channels") {
     Tape tape;
     tape.backward(sum(conv2d(zeros({0, 3, 8, 8}), leaf, b)));
     CHECK(leaf.grad().abs().sum().item() == 0);
+}
+
+TEST_CASE("convolutions on several threads, which share out the batch, are those on one") {
+    manual_seed(3);
+    for (const int64_t batch : {1, 2, 7, 24}) {
+        for (const int64_t groups : {1, 4, 32}) {
+            for (const DType dtype : {float32, bfloat16}) {
+                INFO("batch " << batch << ", " << groups << " groups, " << name(dtype));
+                const Tensor x = randn({batch, 32, 20, 20}).to(dtype).requires_grad_(), w = randn({64, 32 / groups, 3, 3}).to(dtype).requires_grad_();
+                const Tensor bias = randn({64}).to(dtype).requires_grad_();
+                const auto outcome = [&](int threads) {
+                    const test::ThreadsScope scope(threads);
+                    Tape tape;
+                    const Tensor y = conv2d(x, w, bias, {.stride = 2, .padding = 1, .groups = groups});
+                    std::vector<Tensor> results = tape.gradient(sum(cos(y)), {x, w, bias});
+                    results.push_back(y.detach());
+                    return results;
+                };
+                const std::vector<Tensor> want = outcome(1), have = outcome(3);
+                for (std::size_t k = 0; k < want.size(); ++k) {
+                    // A sum of two parts, each with digits enough for itself.
+                    const double error = (have[k].to(float64) - want[k].to(float64)).abs().max().item();
+                    CHECK(error <= (dtype == float32 ? 1e-5 : 1e-2) * want[k].to(float64).abs().max().item());
+                }
+            }
+        }
+    }
 }
 
 TEST_CASE("convolution refuses") {

@@ -11,19 +11,14 @@
 #include <type_traits>
 #include <vector>
 
-#include "tapir/core/parallel.h"
+#include "../threads_scope.h"
 #include "tapir/ops/linear/gemm_impl.h"
 
 namespace {
 
 using tapir::kernels::Gemm;
 using tapir::kernels::GemmBatch;
-
-struct ThreadsScope {
-    int before = tapir::num_threads();
-    explicit ThreadsScope(int count) { tapir::set_num_threads(count); }
-    ~ThreadsScope() { tapir::set_num_threads(before); }
-};
+using tapir::test::ThreadsScope;
 
 /// A matrix of `rows` x `cols` random values in [-1, 1] inside a larger buffer whose other values are NaN, so that a
 /// kernel which reads or keeps what is not its own shows it.

@@ -3,7 +3,7 @@
 # instance (core/thread_words_impl.h). A new one has to be entered here, in one list or the other.
 set -euo pipefail
 cd "$1"
-of_threads="asked|batch_instance|cache|capturing_into|current_tracer|end|end_of_thread|here|innermost_bound|inside_of_scope|is_failing|is_made|is_one_by_one|is_outside_trace|last|lent|logs|mine|number|of_thread|paused|scheduler|scope|sequence_loops|shapes_only|spare_chunk|spare_memory|spare_stacks|told|watcher|workspace"
+of_threads="asked|batch_instance|cache|capturing_into|current_tracer|end|end_of_thread|here|innermost_bound|inside_of_scope|is_failing|is_in_part|is_made|is_one_by_one|is_outside_trace|last|lent|logs|mine|number|of_thread|paused|scheduler|scope|sequence_loops|shapes_only|spare_chunk|spare_memory|spare_stacks|told|watcher|workspace"
 of_instances="call_line|composed|current|in_forward|own_generator|scoped_stream|stand_in|tapes|thread"
 failed=0
 while IFS= read -r line; do
