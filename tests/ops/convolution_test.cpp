@@ -178,6 +178,32 @@ TEST_CASE("convolutions on several threads, which share out the batch, are those
     }
 }
 
+TEST_CASE("gradients of bfloat16 that oneDNN gets wrong are right") {
+    manual_seed(4);
+    struct Sizes {
+        Shape x, w;
+        int64_t stride, padding;
+    };
+    for (const Sizes& s :
+         {Sizes{{2, 3, 5, 6}, {3, 3, 1, 1}, 1, 0}, Sizes{{1, 1, 9, 12}, {1, 1, 1, 1}, 2, 0}, Sizes{{1, 16, 10, 6}, {5, 16, 1, 1}, 1, 0},
+          Sizes{{1, 2, 2, 3, 2}, {1, 2, 2, 2, 2}, 2, 1}, Sizes{{1, 16, 2, 6, 2}, {8, 16, 2, 2, 3}, 2, 1}}) {
+        INFO(s.x << ", " << s.w);
+        const Tensor x = randn(s.x).to(bfloat16), w = randn(s.w).to(bfloat16);
+        const auto gradients = [&](DType dtype) {
+            const Tensor of_x = x.to(dtype).requires_grad_(), of_w = w.to(dtype).requires_grad_();
+            Tape tape;
+            const int stride = static_cast<int>(s.stride), padding = static_cast<int>(s.padding);
+            const Tensor y = s.x.rank() == 4 ? conv2d(of_x, of_w, {}, {.stride = stride, .padding = padding})
+                                             : conv3d(of_x, of_w, {}, {.stride = stride, .padding = padding});
+            return tape.gradient(sum(y * cos(arange(y.numel(), float32)).to(bfloat16).reshape(y.shape()).to(dtype)), {of_x, of_w});
+        };
+        const std::vector<Tensor> have = gradients(bfloat16), want = gradients(float64);
+        for (std::size_t k = 0; k < 2; ++k) {
+            CHECK((have[k].to(float64) - want[k]).abs().max().item() <= 0.02 * (1 + want[k].abs().max().item()));
+        }
+    }
+}
+
 TEST_CASE("convolution refuses") {
     const Tensor x = ones({2, 3, 8, 8}), w = ones({4, 3, 3, 3}), b = ones({4});
     FAILS(ShapeError, "conv2d: needs an input of 3 or 4 dimensions and a weight of 4, got (2, 3) and (4, 3, 3, 3)", conv2d(ones({2, 3}), w));
