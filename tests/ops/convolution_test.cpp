@@ -1,6 +1,8 @@
 // Convolutions against loops over their definition, in every combination of sizes, strides, paddings and groups that is small
 // enough; layouts, dtypes, autocast, and what is refused. Gradients: the op table's test.
+#include <algorithm>
 #include <cmath>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -173,6 +175,44 @@ TEST_CASE("convolutions on several threads, which share out the batch, are those
                     const double error = (have[k].to(float64) - want[k].to(float64)).abs().max().item();
                     CHECK(error <= (dtype == float32 ? 1e-5 : 1e-2) * want[k].to(float64).abs().max().item());
                 }
+            }
+        }
+    }
+}
+
+TEST_CASE("convolutions of random sizes and their gradients are those of float64") {
+    manual_seed(5);
+    std::mt19937 random(7);
+    const auto draw = [&](int least, int most) { return least + static_cast<int>(random() % static_cast<unsigned>(most - least + 1)); };
+    for (int repeat = 0; repeat < 400; ++repeat) {
+        const int dims = draw(1, 3), groups = draw(1, 4) == 1 ? 2 : 1, wide = draw(1, 4) == 1 ? 8 : 1;
+        const int stride = draw(1, 2), padding = draw(0, 1), dilation = draw(1, 2);
+        Shape x_shape{draw(1, 3), groups * wide * draw(1, 3)}, w_shape{groups * wide * draw(1, 3), x_shape[1] / groups};
+        for (int d = 0; d < dims; ++d) {
+            const int kernel = draw(1, 3);
+            x_shape.push_back(std::max(draw(2, 10), dilation * (kernel - 1) + 1));
+            w_shape.push_back(kernel);
+        }
+        const Tensor x = randn(x_shape).to(bfloat16), w = randn(w_shape).to(bfloat16);
+        const auto outcome = [&](DType dtype) {
+            const Tensor of_x = x.to(dtype).requires_grad_(), of_w = w.to(dtype).requires_grad_();
+            const ConvOptions options{.stride = stride, .padding = padding, .dilation = dilation, .groups = groups};
+            Tape tape;
+            const Tensor y = dims == 1 ? conv1d(of_x, of_w, {}, options)
+                : dims == 2            ? conv2d(of_x, of_w, {}, options)
+                                       : conv3d(of_x, of_w, {}, options);
+            const Tensor signs = cos(arange(y.numel(), float32)).to(bfloat16).reshape(y.shape()).to(dtype);
+            std::vector<Tensor> results = tape.gradient(sum(y * signs), {of_x, of_w});
+            results.push_back(y.detach());
+            return results;
+        };
+        const std::vector<Tensor> want = outcome(float64);
+        for (const DType dtype : {float32, bfloat16}) {
+            INFO(x_shape << ", " << w_shape << ", stride " << stride << ", padding " << padding << ", dilation " << dilation << ", " << name(dtype));
+            const std::vector<Tensor> have = outcome(dtype);
+            for (std::size_t k = 0; k < want.size(); ++k) {
+                const double error = (have[k].to(float64) - want[k]).abs().max().item();
+                CHECK(error <= (dtype == float32 ? 1e-5 : 0.02) * (1 + want[k].abs().max().item()));
             }
         }
     }
