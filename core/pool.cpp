@@ -249,14 +249,16 @@ void run_parts(std::int64_t parts, int threads, RunPart call, const void* of) {
     failure.rethrow();
 }
 
-void run_ranges(std::int64_t n, std::int64_t grain, RunRange call, const void* of) {
+void run_ranges(std::int64_t n, std::int64_t grain, std::int64_t multiple, RunRange call, const void* of) {
     const std::int64_t useful = grain > 0 ? n / grain : n;
     const std::int64_t threads = is_in_part ? 1 : std::min<std::int64_t>(useful, num_threads());
     if (threads <= 1) return call(of, 0, n);
     constexpr std::int64_t most_of_thread = 4;  // where one thread is slower, others take over its last ones
-    const std::int64_t parts = threads * std::min(useful / threads, most_of_thread), step = (n / parts + 63) / 64 * 64;
+    const std::int64_t parts = threads * std::min(useful / threads, most_of_thread);
+    // n * part / parts, which might overflow.
+    const auto begin_of = [&](std::int64_t part) { return part == parts ? n : (n / parts * part + n % parts * part / parts) / multiple * multiple; };
     share_parts(parts, static_cast<int>(threads), [&](std::int64_t part) {
-        const std::int64_t begin = part * step, end = part + 1 == parts ? n : std::min((part + 1) * step, n);
+        const std::int64_t begin = begin_of(part), end = begin_of(part + 1);
         if (begin < end) call(of, begin, end);
     });
 }

@@ -13,8 +13,8 @@ using RunRange = void (*)(const void* of, std::int64_t begin, std::int64_t end);
 /// cache may still hold what it needs. A thread that is done takes parts from the ends of the others' ranges. So no part waits for a thread that
 /// has not come yet.
 void run_parts(std::int64_t parts, int threads, RunPart call, const void* of);
-/// The same for parts of [0, n), on num_threads(): see parallel_for().
-void run_ranges(std::int64_t n, std::int64_t grain, RunRange call, const void* of);
+/// The same for parts of [0, n) that begin at multiples of a number, on num_threads(): see parallel_for().
+void run_ranges(std::int64_t n, std::int64_t grain, std::int64_t multiple, RunRange call, const void* of);
 
 /// True while this thread runs a part: then it shares nothing out.
 bool in_part() noexcept;

@@ -64,7 +64,7 @@ template <class T>
 void sum_rows(const Order& order, const std::vector<std::uint32_t>& starts, const T* values, std::int64_t width, std::int64_t* out_index,
               T* out_values) {
     const auto distinct = static_cast<std::int64_t>(starts.size()) - 1;
-    parallel_for(distinct, 32 * 1024 / (width + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
+    parallel_items(distinct, 32 * 1024 / (width + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t i = begin; i < end; ++i) {
             const std::size_t first = starts[static_cast<std::size_t>(i)], last = starts[static_cast<std::size_t>(i) + 1];
             T* sum = out_values + i * width;

@@ -119,7 +119,7 @@ struct Update {
         }
         const std::int64_t count = rows.indices.numel(), width = count ? rows.values.numel() / count : 0;
         const auto* index = static_cast<const std::int64_t*>(rows.indices.raw_data());
-        parallel_for(count, 32 * 1024 / (width + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
+        parallel_items(count, 32 * 1024 / (width + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
             for (std::int64_t r = begin; r < end; ++r) at(index[r] * width, r * width, width);
         });
     }
@@ -141,7 +141,7 @@ struct Update {
         const std::int64_t count = rows.indices.numel(), width = count ? rows.values.numel() / count : 0;
         const auto* index = static_cast<const std::int64_t*>(rows.indices.raw_data());
         const T* g = static_cast<const T*>(rows.values.raw_data());
-        parallel_for(count, 32 * 1024 / (width + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
+        parallel_items(count, 32 * 1024 / (width + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
             for (std::int64_t r = begin; r < end; ++r) at(index[r] * width, g + r * width, width);
         });
     }

@@ -44,7 +44,7 @@ void for_runs(const Convolution& c, int64_t channel, const F& f) {
 template <class T>
 void to_columns(const Convolution& c, const T* x, T* columns) {
     const int64_t width = c.out_volume();
-    parallel_for(c.group_in(), 32 * 1024 / (c.kernel_volume() * width + 1) + 1, [&](int64_t first, int64_t end_channel) {
+    parallel_items(c.group_in(), 32 * 1024 / (c.kernel_volume() * width + 1) + 1, [&](int64_t first, int64_t end_channel) {
         for (int64_t channel = first; channel < end_channel; ++channel) {
             for_runs(c, channel, [&](int64_t row, int64_t column, int64_t begin, int64_t end, int64_t from) {
                 T* to = columns + row * width + column;
@@ -59,7 +59,7 @@ void to_columns(const Convolution& c, const T* x, T* columns) {
 template <class T>
 void add_columns(const Convolution& c, const T* columns, T* x) {
     const int64_t width = c.out_volume();
-    parallel_for(c.group_in(), 32 * 1024 / (c.kernel_volume() * width + 1) + 1, [&](int64_t first, int64_t end_channel) {
+    parallel_items(c.group_in(), 32 * 1024 / (c.kernel_volume() * width + 1) + 1, [&](int64_t first, int64_t end_channel) {
         for (int64_t channel = first; channel < end_channel; ++channel) {
             for_runs(c, channel, [&](int64_t row, int64_t column, int64_t begin, int64_t end, int64_t from) {
                 const T* of = columns + row * width + column;

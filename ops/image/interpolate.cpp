@@ -144,10 +144,10 @@ void run_on_cpu(const ResampleShape& s, const Tensor& from, const Tensor& to, co
         args.taps[d] = {tables[d].first.data(), tables[d].begin.data(), tables[d].weights.data(), tables[d].alike};
     }
     const int64_t rows = s.outer * s.to(0) * s.to(1), length = s.from(2) * s.inner;
-    const int64_t work = length + s.to(2) * s.inner;  // parallel_for cuts at multiples of 64
-    parallel_for(rows * 64, 64 * (8 * 1024 / work + 1), [&](int64_t begin, int64_t end) {
+    const int64_t work = length + s.to(2) * s.inner;
+    parallel_items(rows, 8 * 1024 / work + 1, [&](int64_t begin, int64_t end) {
         std::vector<T> line(static_cast<std::size_t>(length));
-        kernel(args, line.data(), begin / 64, end / 64);
+        kernel(args, line.data(), begin, end);
     });
 }
 

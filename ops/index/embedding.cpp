@@ -54,7 +54,7 @@ namespace {
 void copy_rows(const Tensor& out, const TensorImpl* weight, const int64_t* index, int64_t count, int64_t row_bytes) {
     constexpr int64_t grain = 1 << 18;  // bytes
     const auto bytes = static_cast<std::size_t>(row_bytes);
-    parallel_for(count, grain / (row_bytes + 1) + 1, [&](int64_t begin, int64_t end) {
+    parallel_items(count, grain / (row_bytes + 1) + 1, [&](int64_t begin, int64_t end) {
         std::byte* to = out.impl()->data + begin * row_bytes;
         for (int64_t r = begin; r < end; ++r, to += row_bytes) std::memcpy(to, weight->data + index[r] * row_bytes, bytes);
     });

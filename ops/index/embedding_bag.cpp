@@ -129,8 +129,7 @@ constexpr int64_t kRowsTogether = 32;  // summed up in T; for larger bags these 
 template <class Run>
 void for_bags(const Bags& bags, int64_t width, const Run& run) {
     const int64_t per_bag = (width + 1) * (bags.indices.numel() / (bags.count + 1) + 1);
-    // parallel_for cuts at multiples of 64, and a bag may be large.
-    parallel_for(bags.count * 64, 64 * (16 * 1024 / per_bag + 1), [&](int64_t begin, int64_t end) { run(begin / 64, end / 64); });
+    parallel_items(bags.count, 16 * 1024 / per_bag + 1, run);
 }
 
 // The operands of add_rows_of_bags(): weight (rows, width) contiguous, scale (n,) or null.

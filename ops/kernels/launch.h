@@ -26,9 +26,7 @@ void share_out(std::int64_t count, std::int64_t work_per_item, const Body& body)
         if (count > 0) body(std::int64_t{0}, count);
         return;
     }
-    // parallel_for cuts at multiples of 64, and an item may be large.
-    const std::int64_t grain = std::max<std::int64_t>(1, kParallelWork / std::max<std::int64_t>(work_per_item, 1));
-    parallel_for(count * 64, grain * 64, [&](std::int64_t begin, std::int64_t end) { body(begin / 64, end / 64); });
+    parallel_items(count, std::max<std::int64_t>(1, kParallelWork / std::max<std::int64_t>(work_per_item, 1)), body);
 }
 
 }  // namespace tapir

@@ -125,9 +125,9 @@ void for_matrices(int64_t count, int64_t size, const F& f) {
         for (int64_t k = 0; k < count; ++k) f(k);
         return;
     }
-    const int64_t work = size * size * size + 1;  // parallel_for cuts at multiples of 64
-    parallel_for(count * 64, 64 * (32 * 1024 / work + 1), [&](int64_t begin, int64_t end) {
-        for (int64_t k = begin / 64; k < end / 64; ++k) f(k);
+    const int64_t work = size * size * size + 1;
+    parallel_items(count, 32 * 1024 / work + 1, [&](int64_t begin, int64_t end) {
+        for (int64_t k = begin; k < end; ++k) f(k);
     });
 }
 

@@ -333,7 +333,9 @@ void run_kernel(const Classes& c, const CrossEntropyAttrs& attrs, void* losses, 
     const int64_t positions = c.positions();
     if (positions * c.classes < 16 * 1024) [[likely]]
         return kernels::cross_entropy(args, 0, positions);
-    parallel_for(positions, 8 * 1024 / c.classes + 1, [&](int64_t begin, int64_t end) { kernels::cross_entropy(args, begin, end); });
+    const int64_t grain = 8 * 1024 / c.classes + 1;
+    const auto run = [&](int64_t begin, int64_t end) { kernels::cross_entropy(args, begin, end); };
+    c.inner == 1 ? parallel_items(positions, grain, run) : parallel_for(positions, grain, run);
 }
 
 // The losses of a group in batch(): each() gives those of all positions, with an instance's batch, if there is one, beside those of others.
@@ -495,7 +497,7 @@ void scale_gradient(const Tensor& d, const Tensor& g, const Tensor& scale, Reduc
         return gpu::scale_classes(d.dtype(), on_stream(d), on_stream(g), of_lines, on_stream<double>(scale), on_stream(out), c.outer, c.classes,
                                   c.inner);
     }
-    parallel_for(c.outer, 16 * 1024 / (c.classes * c.inner) + 1, [&](int64_t begin, int64_t end) {
+    parallel_items(c.outer, 16 * 1024 / (c.classes * c.inner) + 1, [&](int64_t begin, int64_t end) {
         kernels::scale_classes(d.dtype(), d.raw_data(), g.raw_data(), of_lines ? 1 : 0, out.raw_data(), begin, end, c.classes, c.inner);
     });
 }

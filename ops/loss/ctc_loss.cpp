@@ -136,7 +136,7 @@ class Example {
 };
 
 void run_on_cpu(const kernels::CtcArgs& args) {
-    parallel_for(args.n, 4 * 1024 / (args.time * (2 * args.longest + 1) + 1) + 1, [&](int64_t begin, int64_t end) {
+    parallel_items(args.n, 4 * 1024 / (args.time * (2 * args.longest + 1) + 1) + 1, [&](int64_t begin, int64_t end) {
         for (int64_t n = begin; n < end; ++n) {
             args.dtype == float64 ? Example<double>(args, n).run() : Example<float>(args, n).run();
         }

@@ -215,7 +215,7 @@ void copy_elements(const Tensor& to, const Tensor& from) {
             });
         });
     }
-    parallel_for(loop.places(1), grain / width + 1, [&](std::int64_t begin, std::int64_t end) {
+    parallel_items(loop.places(1), grain / width + 1, [&](std::int64_t begin, std::int64_t end) {
         loop.for_places(1, begin, end, [&](std::int64_t to_offset, std::int64_t from_offset) { convert(to_offset, from_offset, width); });
     });
 }

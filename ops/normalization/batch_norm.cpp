@@ -128,7 +128,7 @@ std::vector<double> sums(const BatchNormLayout& l, const T* x, const T* g, const
 
 template <class T>
 void map(const BatchNormLayout& l, const kernels::ChannelMap<T>& args) {
-    parallel_for(l.outer, 32 * 1024 / (l.channels * l.inner) + 1, [&](int64_t begin, int64_t end) { kernels::channel_map(args, begin, end); });
+    parallel_items(l.outer, 32 * 1024 / (l.channels * l.inner) + 1, [&](int64_t begin, int64_t end) { kernels::channel_map(args, begin, end); });
 }
 
 // In training writes (3, channels): mean, rstd, and the part that the mean lost when it was rounded. `variance` gets the biased one.

@@ -79,8 +79,8 @@ constexpr int64_t kPart = 32 * 1024;  // elements
 template <class Run>
 void for_parts(const GroupNormLayout& l, int64_t first, int64_t end, const Run& run) {
     if (!l.is_last) {
-        parallel_for((end - first) * l.channels, kPart / l.inner + 1,
-                     [&](int64_t from, int64_t to) { run(0, first * l.channels + from, first * l.channels + to); });
+        parallel_items((end - first) * l.channels, kPart / l.inner + 1,
+                       [&](int64_t from, int64_t to) { run(0, first * l.channels + from, first * l.channels + to); });
         return;
     }
     const int64_t rows = std::max<int64_t>((l.inner + 15) / 16, kPart / l.channels + 1), parts = (l.inner + rows - 1) / rows;

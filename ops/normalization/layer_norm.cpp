@@ -77,7 +77,7 @@ void run(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, 
     const int64_t rows = x.numel() / width;
     const kernels::LayerNorm<T> args{width,         eps,        data<T>(x),     data<T>(weight),
                                      data<T>(bias), data<T>(y), data<T>(stats), stats.defined() ? data<T>(stats) + rows : nullptr};
-    parallel_for(rows, 32 * 1024 / width + 1, [&](int64_t begin, int64_t end) { kernels::layer_norm(args, begin, end); });
+    parallel_items(rows, 32 * 1024 / width + 1, [&](int64_t begin, int64_t end) { kernels::layer_norm(args, begin, end); });
 }
 
 void run_on_gpu(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, const Tensor& y, const Tensor& stats, int64_t width) {

@@ -155,7 +155,7 @@ void run_on_cpu(Run what, const PoolShape& shape, const Tensor& from, const Tens
         args.sizes[d] = sizes[d].data();
     }
     const int64_t places = shape.batch * (is_backward ? shape.in_volume() : shape.out_volume());
-    parallel_for(places, 4 * 1024 / shape.channels + 1, [&](int64_t begin, int64_t end) {
+    parallel_items(places, 4 * 1024 / shape.channels + 1, [&](int64_t begin, int64_t end) {
         if constexpr (sizeof(T) == 8) {
             switch (what) {
                 case Run::max: return kernels::max_pool_f64(args, begin, end);

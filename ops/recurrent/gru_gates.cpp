@@ -69,7 +69,7 @@ void run(int64_t rows, int64_t width, const Tensor& x, const Tensor& y, const Te
         for (const Tensor* t : {&x, &y, &h}) on_stream(*t);
         if (rows > 0) gpu::gru_gates(args);
     } else if constexpr (sizeof(T) > 2) {
-        parallel_for(rows, grain(width), [&](int64_t begin, int64_t end) { kernels::gru_gates(args, begin, end); });
+        parallel_items(rows, grain(width), [&](int64_t begin, int64_t end) { kernels::gru_gates(args, begin, end); });
     }
 }
 
@@ -82,7 +82,7 @@ void run_backward(int64_t rows, int64_t width, const Tensor& kept, const Tensor&
         for (const Tensor* t : {&kept, &y, &h, &grad}) on_stream(*t);
         if (rows > 0) gpu::gru_gates_backward(args);
     } else if constexpr (sizeof(T) > 2) {
-        parallel_for(rows, grain(width), [&](int64_t begin, int64_t end) { kernels::gru_gates_backward(args, begin, end); });
+        parallel_items(rows, grain(width), [&](int64_t begin, int64_t end) { kernels::gru_gates_backward(args, begin, end); });
     }
 }
 

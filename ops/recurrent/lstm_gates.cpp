@@ -202,7 +202,7 @@ void run(const Step& step, const void* const* inputs, const Tensor& h, const Ten
     if constexpr (sizeof(T) > 2) {
         const int64_t row_cost = step.width * (step.children + 3);
         if (step.rows * row_cost < 32 * 1024) return kernels::lstm_gates(args, 0, step.rows);
-        parallel_for(step.rows, 32 * 1024 / (row_cost + 1) + 1, [&](int64_t begin, int64_t end) { kernels::lstm_gates(args, begin, end); });
+        parallel_items(step.rows, 32 * 1024 / (row_cost + 1) + 1, [&](int64_t begin, int64_t end) { kernels::lstm_gates(args, begin, end); });
     }
 }
 
@@ -319,7 +319,8 @@ void run_backward(const Step& step, const Tensor& kept, const Tensor& grad_h, co
         if (step.rows > 0) gpu::lstm_gates_backward(args);
     } else if constexpr (sizeof(T) > 2) {
         const int64_t row_cost = step.width * (step.children + 3);
-        parallel_for(step.rows, 64 * 1024 / (row_cost + 1) + 1, [&](int64_t begin, int64_t end) { kernels::lstm_gates_backward(args, begin, end); });
+        parallel_items(step.rows, 64 * 1024 / (row_cost + 1) + 1,
+                       [&](int64_t begin, int64_t end) { kernels::lstm_gates_backward(args, begin, end); });
     }
 }
 

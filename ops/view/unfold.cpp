@@ -193,9 +193,9 @@ void fold_on_cpu(const Tensor& columns, const Tensor& out, const Columns& c) {
     const int64_t images = out.size(0) * out.size(1), volume = c.size[0] * c.size[1];
     auto* to = static_cast<T*>(out.raw_data());
     const auto* from = static_cast<const T*>(columns.raw_data());
-    const int64_t work = c.window() * c.count();  // parallel_for cuts at multiples of 64
-    parallel_for(images * 64, 64 * std::max<int64_t>(1, 16 * 1024 / (work + 1)), [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin / 64; i < end / 64; ++i) add_windows(to + i * volume, from + i * work, c);
+    const int64_t work = c.window() * c.count();
+    parallel_items(images, std::max<int64_t>(1, 16 * 1024 / (work + 1)), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) add_windows(to + i * volume, from + i * work, c);
     });
 }
 

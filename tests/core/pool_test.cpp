@@ -1,6 +1,7 @@
 // The pool of threads that large ops are shared out to.
 #include "tapir/core/pool_impl.h"
 
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <numeric>
@@ -112,12 +113,17 @@ TEST_CASE("a loop is shared out in ranges that begin at multiples of 64 and are 
                 std::vector<std::atomic<int>> calls(static_cast<std::size_t>(n));
                 std::atomic<int> wrong{0};
                 parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end) {
-                    if (begin % 64 != 0 || begin >= end || (end != n && end - begin < grain)) ++wrong;
+                    if (begin % 64 != 0 || begin >= end || (end != n && end - begin + 63 < grain)) ++wrong;
+                    for (std::int64_t i = begin; i < end; ++i) ++calls[static_cast<std::size_t>(i)];
+                });
+                CHECK(wrong == 0);
+                parallel_items(n, grain, [&](std::int64_t begin, std::int64_t end) {
+                    if (begin >= end || end - begin < std::min(grain, n)) ++wrong;
                     for (std::int64_t i = begin; i < end; ++i) ++calls[static_cast<std::size_t>(i)];
                 });
                 CHECK(wrong == 0);
                 for (const auto& count : calls) {
-                    if (count != 1) FAIL("an element was visited " << count << " times");
+                    if (count != 2) FAIL("an element was visited " << count << " times by two loops");
                 }
             }
         }

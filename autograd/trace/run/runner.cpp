@@ -114,8 +114,8 @@ void Plan::make_loose(Call& call, Frame& frame) const {
 
 // Steps that cannot be run this way are left to the sequential run.
 void Plan::run_at_once(Frame& frame, std::size_t from, std::size_t to) const {
-    parallel_for(static_cast<std::int64_t>(to - from) * 64, 64, [&](std::int64_t begin, std::int64_t end) {  // it cuts at multiples of 64
-        for (std::int64_t k = begin / 64; k < end / 64; ++k) {
+    parallel_items(static_cast<std::int64_t>(to - from), 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t k = begin; k < end; ++k) {
             Call& call = frame.calls[at(frame.order[from + static_cast<std::size_t>(k)])];
             if (call.into && !call.is_made) call.is_done = call.into(call.call, call.results[0]);
         }
