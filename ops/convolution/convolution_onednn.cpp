@@ -304,12 +304,17 @@ Tensor part_of_batch(const Tensor& x, int64_t begin, int64_t count) {
     return detail::make_view(x.impl(), sizes, x.strides(), offset);
 }
 
-// out += part, elements of one layout.
-void add_to(const Tensor& out, const Tensor& part) {
-    auto* const sum = static_cast<float*>(out.raw_data());
-    const auto* const x = static_cast<const float*>(part.raw_data());
-    parallel_for(out.numel(), 16384, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) sum[i] += x[i];
+// parts[0] becomes the sum of all, of one layout; summed in float32.
+template <class T>
+void add_up(const std::vector<Tensor>& parts) {
+    std::vector<T*> elements;
+    for (const Tensor& part : parts) elements.push_back(static_cast<T*>(part.raw_data()));
+    parallel_for(parts[0].numel(), 16384, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+            float sum = 0;
+            for (const T* x : elements) sum += static_cast<float>(x[i]);
+            elements[0][i] = static_cast<T>(sum);
+        }
     });
 }
 
@@ -319,7 +324,6 @@ std::optional<bool> convolve_in_parts(ConvPart part, const Convolution& conv, co
                                       int threads) {
     const bool is_of_weight = part == ConvPart::weight;
     if (conv.batch < threads) return std::nullopt;
-    if (is_of_weight && out.dtype() != float32) return std::nullopt;  // sums of parts would be rounded
     // A gradient of the weight has a part for each thread alone: each takes memory of its own.
     const int64_t parts = is_of_weight || conv.batch < 4 * threads ? threads : 2 * threads;
     std::vector<Tensor> firsts, seconds, results;
@@ -337,7 +341,7 @@ std::optional<bool> convolve_in_parts(ConvPart part, const Convolution& conv, co
         if (!convolve(part, own, firsts[i], seconds[i], bias, results[i], 1)) are_done = false;
     });
     if (!are_done) return false;
-    for (std::size_t k = 1; is_of_weight && k < results.size(); ++k) add_to(out, results[k]);
+    if (is_of_weight) out.dtype() == bfloat16 ? add_up<BFloat16>(results) : add_up<float>(results);
     return true;
 }
 
