@@ -8,7 +8,6 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -318,12 +317,10 @@ void add_up(const std::vector<Tensor>& parts) {
     });
 }
 
-// The batch is cut into parts for the threads of the pool. oneDNN's own threads would wait at barriers, and spin between them: that costs the
-// pool its cores. Returns no value where the batch is too small for that.
-std::optional<bool> convolve_in_parts(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
-                                      int threads) {
+// Cuts the batch, of at least as many examples as threads, into parts for the threads of the pool. oneDNN's own threads would wait at barriers,
+// and spin between them: that costs the pool its cores.
+bool convolve_in_parts(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out, int threads) {
     const bool is_of_weight = part == ConvPart::weight;
-    if (conv.batch < threads) return std::nullopt;
     // A gradient of the weight has a part for each thread alone: each takes memory of its own.
     const int64_t parts = is_of_weight || conv.batch < 4 * threads ? threads : 2 * threads;
     std::vector<Tensor> firsts, seconds, results;
@@ -360,10 +357,8 @@ bool convolve_by_onednn(ConvPart part, const Convolution& conv, const Tensor& a,
     if (out.dtype() == bfloat16 && (!has_fast_bfloat16() || is_wrong_in_bfloat16(part, conv))) return false;
     try {
         const int threads = threads_for(conv);
-        if (threads > 1) {
-            if (const auto is_done = convolve_in_parts(part, conv, a, b, bias, out, threads)) return *is_done;
-        }
-        return convolve(part, conv, a, b, bias, out, threads);
+        return threads > 1 && conv.batch >= threads ? convolve_in_parts(part, conv, a, b, bias, out, threads)
+                                                    : convolve(part, conv, a, b, bias, out, threads);
     } catch (const dnnl::error&) {  // oneDNN had no memory of its own: products need less
         return false;
     }

@@ -20,12 +20,12 @@ constexpr std::int64_t kParallelWork = 32 * 1024;  // elements; below, waking th
 template <class Body>
 void share_out(std::int64_t count, std::int64_t work_per_item, const Body& body) {
     const bool is_small = count * work_per_item < 2 * kParallelWork;
-    if (!is_small && detail::shapes_only) [[unlikely]]
-        return;
-    if (is_small || count < 2 || num_threads() == 1) {
+    if (is_small) {
         if (count > 0) body(std::int64_t{0}, count);
         return;
     }
+    if (detail::shapes_only) [[unlikely]]
+        return;
     parallel_items(count, std::max<std::int64_t>(1, kParallelWork / std::max<std::int64_t>(work_per_item, 1)), body);
 }
 

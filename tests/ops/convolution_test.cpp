@@ -180,6 +180,32 @@ TEST_CASE("convolutions on several threads, which share out the batch, are those
     }
 }
 
+namespace {
+
+// Checks a convolution in one or several dimensions and its gradients, of numbers that bfloat16 has, beside float64.
+void check_beside_float64(const Shape& x_shape, const Shape& w_shape, const ConvOptions& options, DType dtype) {
+    INFO(x_shape << ", " << w_shape << ", stride " << options.stride[0] << ", dilation " << options.dilation[0] << ", " << options.groups
+                 << " groups, " << name(dtype));
+    const Tensor x = randn(x_shape).to(bfloat16), w = randn(w_shape).to(bfloat16);
+    const auto outcome = [&](DType in) {
+        const Tensor of_x = x.to(in).requires_grad_(), of_w = w.to(in).requires_grad_();
+        Tape tape;
+        const int dims = x.dim() - 2;
+        const Tensor y = dims == 1 ? conv1d(of_x, of_w, {}, options) : dims == 2 ? conv2d(of_x, of_w, {}, options) : conv3d(of_x, of_w, {}, options);
+        const Tensor signs = cos(arange(y.numel(), float32)).to(bfloat16).reshape(y.shape()).to(in);
+        std::vector<Tensor> results = tape.gradient(sum(y * signs), {of_x, of_w});
+        results.push_back(y.detach());
+        return results;
+    };
+    const std::vector<Tensor> have = outcome(dtype), want = outcome(float64);
+    for (std::size_t k = 0; k < want.size(); ++k) {
+        const double error = (have[k].to(float64) - want[k]).abs().max().item();
+        CHECK(error <= (dtype == float32 ? 1e-5 : 0.02) * (1 + want[k].abs().max().item()));
+    }
+}
+
+}  // namespace
+
 TEST_CASE("convolutions of random sizes and their gradients are those of float64") {
     manual_seed(5);
     std::mt19937 random(7);
@@ -193,55 +219,19 @@ TEST_CASE("convolutions of random sizes and their gradients are those of float64
             x_shape.push_back(std::max(draw(2, 10), dilation * (kernel - 1) + 1));
             w_shape.push_back(kernel);
         }
-        const Tensor x = randn(x_shape).to(bfloat16), w = randn(w_shape).to(bfloat16);
-        const auto outcome = [&](DType dtype) {
-            const Tensor of_x = x.to(dtype).requires_grad_(), of_w = w.to(dtype).requires_grad_();
-            const ConvOptions options{.stride = stride, .padding = padding, .dilation = dilation, .groups = groups};
-            Tape tape;
-            const Tensor y = dims == 1 ? conv1d(of_x, of_w, {}, options)
-                : dims == 2            ? conv2d(of_x, of_w, {}, options)
-                                       : conv3d(of_x, of_w, {}, options);
-            const Tensor signs = cos(arange(y.numel(), float32)).to(bfloat16).reshape(y.shape()).to(dtype);
-            std::vector<Tensor> results = tape.gradient(sum(y * signs), {of_x, of_w});
-            results.push_back(y.detach());
-            return results;
-        };
-        const std::vector<Tensor> want = outcome(float64);
         for (const DType dtype : {float32, bfloat16}) {
-            INFO(x_shape << ", " << w_shape << ", stride " << stride << ", padding " << padding << ", dilation " << dilation << ", " << name(dtype));
-            const std::vector<Tensor> have = outcome(dtype);
-            for (std::size_t k = 0; k < want.size(); ++k) {
-                const double error = (have[k].to(float64) - want[k]).abs().max().item();
-                CHECK(error <= (dtype == float32 ? 1e-5 : 0.02) * (1 + want[k].abs().max().item()));
-            }
+            check_beside_float64(x_shape, w_shape, {.stride = stride, .padding = padding, .dilation = dilation, .groups = groups}, dtype);
         }
     }
 }
 
 TEST_CASE("gradients of bfloat16 that oneDNN gets wrong are right") {
     manual_seed(4);
-    struct Sizes {
-        Shape x, w;
-        int64_t stride, padding;
-    };
-    for (const Sizes& s :
-         {Sizes{{2, 3, 5, 6}, {3, 3, 1, 1}, 1, 0}, Sizes{{1, 1, 9, 12}, {1, 1, 1, 1}, 2, 0}, Sizes{{1, 16, 10, 6}, {5, 16, 1, 1}, 1, 0},
-          Sizes{{1, 2, 2, 3, 2}, {1, 2, 2, 2, 2}, 2, 1}, Sizes{{1, 16, 2, 6, 2}, {8, 16, 2, 2, 3}, 2, 1}}) {
-        INFO(s.x << ", " << s.w);
-        const Tensor x = randn(s.x).to(bfloat16), w = randn(s.w).to(bfloat16);
-        const auto gradients = [&](DType dtype) {
-            const Tensor of_x = x.to(dtype).requires_grad_(), of_w = w.to(dtype).requires_grad_();
-            Tape tape;
-            const int stride = static_cast<int>(s.stride), padding = static_cast<int>(s.padding);
-            const Tensor y = s.x.rank() == 4 ? conv2d(of_x, of_w, {}, {.stride = stride, .padding = padding})
-                                             : conv3d(of_x, of_w, {}, {.stride = stride, .padding = padding});
-            return tape.gradient(sum(y * cos(arange(y.numel(), float32)).to(bfloat16).reshape(y.shape()).to(dtype)), {of_x, of_w});
-        };
-        const std::vector<Tensor> have = gradients(bfloat16), want = gradients(float64);
-        for (std::size_t k = 0; k < 2; ++k) {
-            CHECK((have[k].to(float64) - want[k]).abs().max().item() <= 0.02 * (1 + want[k].abs().max().item()));
-        }
-    }
+    check_beside_float64({2, 3, 5, 6}, {3, 3, 1, 1}, {}, bfloat16);
+    check_beside_float64({1, 1, 9, 12}, {1, 1, 1, 1}, {.stride = 2}, bfloat16);
+    check_beside_float64({1, 16, 10, 6}, {5, 16, 1, 1}, {}, bfloat16);
+    check_beside_float64({1, 2, 2, 3, 2}, {1, 2, 2, 2, 2}, {.stride = 2, .padding = 1}, bfloat16);
+    check_beside_float64({1, 16, 2, 6, 2}, {8, 16, 2, 2, 3}, {.stride = 2, .padding = 1}, bfloat16);
 }
 
 TEST_CASE("convolution refuses") {
