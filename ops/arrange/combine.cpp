@@ -39,8 +39,6 @@ TAPIR_OP(repeat_interleave, Composed, "Each element several times.", TAPIR_SAMPL
          TAPIR_SAMPLE("f(4) i(4)<3", repeat_interleave(x[0], x[1])));
 TAPIR_OP(rot90, Composed, "Turned by 90 degrees.", TAPIR_SAMPLE("f(2,3)", rot90(x[0])), TAPIR_SAMPLE("f(2,3,2)", rot90(x[0], 2, {1, 2})),
          TAPIR_SAMPLE("f(2,3)", rot90(x[0], -1)), TAPIR_SAMPLE("f(2,3)", fliplr(x[0])), TAPIR_SAMPLE("f(2,3)", flipud(x[0])));
-TAPIR_OP(movedim, Composed, "Dimensions at other places.", TAPIR_SAMPLE("f(2,3,4)", movedim(x[0], {0}, {2})),
-         TAPIR_SAMPLE("f(2,3,4)", movedim(x[0], {2, 0}, {0, 1})));
 TAPIR_OP(diag, Composed, "A vector as a diagonal, or a matrix's diagonal.", TAPIR_SAMPLE("f(3)", diag(x[0])), TAPIR_SAMPLE("f(3)", diag(x[0], -1)),
          TAPIR_SAMPLE("f(3,4)", diag(x[0], 1)), TAPIR_SAMPLE("f(2,3)", diag_embed(x[0], 1)));
 TAPIR_OP(meshgrid, Composed, "Coordinates of a grid.", TAPIR_SAMPLE_AS("f(3) f(2)", "meshgrid(x[0], x[1], indexing='ij')", meshgrid({x[0], x[1]})),
@@ -191,32 +189,6 @@ Tensor flipud(In x) {
     detail::check_defined(x, "flipud");
     if (x.tensor.dim() < 1) fail<ShapeError>(x.loc, "flipud: needs at least one dimension, got shape {}", x.tensor.shape());
     return flip(x, {0});
-}
-
-Tensor movedim(In x, const Dims& source, const Dims& destination) {
-    detail::check_defined(x, "movedim");
-    const int rank = x.tensor.dim();
-    if (source.rank() != destination.rank()) {
-        fail<ShapeError>(x.loc, "movedim: {} dimension{} to {} place{}", source.rank(), source.rank() == 1 ? "" : "s", destination.rank(),
-                         destination.rank() == 1 ? "" : "s");
-    }
-    Dims order;
-    unsigned taken = 0, filled = 0;
-    for (int d = 0; d < rank; ++d) order.push_back(-1);
-    for (int i = 0; i < source.rank(); ++i) {
-        const int from = detail::wrap_dim(source[i], rank, "movedim", x.loc), to = detail::wrap_dim(destination[i], rank, "movedim", x.loc);
-        if (taken >> from & 1 || filled >> to & 1) fail<IndexError>(x.loc, "movedim: a dimension is named twice in {} or {}", source, destination);
-        taken |= 1u << from;
-        filled |= 1u << to;
-        if (rank > 0) order[to] = from;
-    }
-    int next = 0;
-    for (int d = 0; d < rank; ++d) {
-        if (order[d] >= 0) continue;
-        while (taken >> next & 1) ++next;
-        order[d] = next++;
-    }
-    return permute(x, order);
 }
 
 // --- Diagonals -------------------------------------------------------------------------------------------------------------
@@ -517,7 +489,6 @@ Tensor Tensor::repeat_interleave(const Tensor& repeats, Loc loc) const { return 
 Tensor Tensor::repeat_interleave(const Tensor& repeats, Dim dim, Loc loc) const {
     return tapir::repeat_interleave(In(*this, loc), In(repeats, loc), dim);
 }
-Tensor Tensor::movedim(const Dims& source, const Dims& destination, Loc loc) const { return tapir::movedim(In(*this, loc), source, destination); }
 Tensor Tensor::index_copy(Dim dim, const Tensor& index, const Tensor& src, Loc loc) const {
     return tapir::index_copy(In(*this, loc), dim, In(index, loc), In(src, loc));
 }

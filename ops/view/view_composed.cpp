@@ -11,6 +11,8 @@
 
 namespace tapir {
 
+TAPIR_OP(movedim, Composed, "Dimensions at other places.", TAPIR_SAMPLE("f(2,3,4)", movedim(x[0], {0}, {2})),
+         TAPIR_SAMPLE("f(2,3,4)", movedim(x[0], {2, 0}, {0, 1})));
 TAPIR_OP(swapaxes, Composed, "transpose.", TAPIR_SAMPLE("f(2,3,4)", swapaxes(x[0], 0, -1)), TAPIR_SAMPLE("f(2,3,4)", moveaxis(x[0], {0}, {2})),
          TAPIR_SAMPLE("f(2,3)", ravel(x[0])));
 TAPIR_OP(atleast_1d, Composed, "With 1, 2 or 3 dimensions at least.", TAPIR_SAMPLE("f()", atleast_1d(x[0])), TAPIR_SAMPLE("f()", atleast_2d(x[0])),
@@ -25,11 +27,38 @@ TAPIR_OP(broadcast_tensors, Composed, "Expanded to one shape.",
 
 using std::int64_t;
 
-Tensor swapaxes(In x, Dim axis0, Dim axis1) { return transpose(x, axis0, axis1); }
+Tensor movedim(In x, const Dims& source, const Dims& destination) {
+    detail::check_defined(x, "movedim");
+    const int rank = x.tensor.dim();
+    if (source.rank() != destination.rank()) {
+        fail<ShapeError>(x.loc, "movedim: {} dimension{} to {} place{}", source.rank(), source.rank() == 1 ? "" : "s", destination.rank(),
+                         destination.rank() == 1 ? "" : "s");
+    }
+    Dims order;
+    unsigned taken = 0, filled = 0;
+    for (int d = 0; d < rank; ++d) order.push_back(-1);
+    for (int i = 0; i < source.rank(); ++i) {
+        const int from = detail::wrap_dim(source[i], rank, "movedim", x.loc), to = detail::wrap_dim(destination[i], rank, "movedim", x.loc);
+        if (taken >> from & 1 || filled >> to & 1) fail<IndexError>(x.loc, "movedim: a dimension is named twice in {} or {}", source, destination);
+        taken |= 1u << from;
+        filled |= 1u << to;
+        if (rank > 0) order[to] = from;
+    }
+    int next = 0;
+    for (int d = 0; d < rank; ++d) {
+        if (order[d] >= 0) continue;
+        while (taken >> next & 1) ++next;
+        order[d] = next++;
+    }
+    return permute(x, order);
+}
+
+Tensor Tensor::movedim(const Dims& source, const Dims& destination, Loc loc) const { return tapir::movedim(In(*this, loc), source, destination); }
 Tensor moveaxis(In x, const Dims& source, const Dims& destination) {
     const detail::ComposedOp composed("moveaxis");
     return movedim(x, source, destination);
 }
+Tensor swapaxes(In x, Dim axis0, Dim axis1) { return transpose(x, axis0, axis1); }
 Tensor ravel(In x) { return flatten(x); }
 
 namespace {
