@@ -13,6 +13,7 @@
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
+#include "tapir/ops/index/coalesce_impl.h"
 #include "tapir/ops/join/join.h"
 #include "tapir/ops/make/make.h"
 #include "tapir/ops/on_stream_impl.h"
@@ -42,7 +43,8 @@ std::vector<Tensor> gradients(const char* op, const std::vector<Tensor>& paramet
         const std::lock_guard lock(detail::gradient_mutex());
         if (const SparseRows rows = detail::rows_or_settle(meta, p.shape()); rows.defined()) {
             const DType dtype = rows.values.dtype();
-            SparseRows made = coalesce({rows.indices, rows.values.to(dtype == float64 ? float64 : float32).contiguous()}, p.shape()[0], loc);
+            SparseRows made =
+                tapir::detail::coalesce({rows.indices, rows.values.to(dtype == float64 ? float64 : float32).contiguous()}, p.shape()[0], loc);
             made.values = made.values.to(dtype);
             meta.rows = {made};
             result.push_back(made.values);

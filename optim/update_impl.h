@@ -16,11 +16,6 @@
 
 namespace tapir::optim {
 
-/// Sums repeated rows: afterwards the indices ascend, without repeats. `rows` is the parameter's number of rows, from which negative
-/// indices count. Works on contiguous float32 or float64; rows that are in this form already are shared. On a device, repeats stay, as
-/// zeros, and the first of equal indices has the sum: so nobody has to wait for their number.
-SparseRows coalesce(const SparseRows& rows, std::int64_t row_count, const Loc& loc);
-
 /// 16-bit floats are updated in float32, and their buffers are float32 too.
 inline DType computed_in(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
 

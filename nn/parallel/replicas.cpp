@@ -12,6 +12,7 @@
 #include "tapir/core/stream.h"
 #include "tapir/nn/parallel/access_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
+#include "tapir/ops/index/coalesce_impl.h"
 #include "tapir/ops/join/join.h"
 #include "tapir/ops/make/make.h"
 
@@ -20,6 +21,14 @@ namespace tapir::parallel {
 static Shape with_rows(Shape shape, std::int64_t rows) {
     shape.raw(0) = rows;
     return shape;
+}
+
+// Rows that occur once, times the factor. A device adds repeated rows in any order when somebody asks for the gradient: the ranks' would differ.
+static SparseRows summed(const SparseRows& rows, std::int64_t row_count, double factor, const Loc& loc) {
+    const DType dtype = rows.values.dtype();
+    const Tensor values = rows.values.to(dtype == float64 ? float64 : float32);
+    const SparseRows once = detail::coalesce({rows.indices, values}, row_count, loc);
+    return {once.indices, (once.values * factor).to(dtype)};
 }
 
 // Note [Buckets]
@@ -379,7 +388,7 @@ std::vector<GradientReducer::Reduced> Replicas::Reducer::finish() {
             values.push_back(rows.values.reshape(with_rows(shape, rows.indices.numel())));
         }
         const Tensor all_indices = group_.all_gather({cat(indices), loc_}, 0, loc_), all_values = group_.all_gather({cat(values), loc_}, 0, loc_);
-        results.push_back({&place.meta(), {}, {{all_indices, all_values * factor}}, adds});
+        results.push_back({&place.meta(), {}, {summed({all_indices, all_values}, shape[0], factor, loc_)}, adds});
     }
     for (Place& place : places_) {
         place.grad = Tensor();

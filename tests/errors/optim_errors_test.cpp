@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "../fails.h"
-#include "tapir/optim/update_impl.h"
+#include "tapir/ops/index/coalesce_impl.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -25,5 +25,5 @@ TEST_CASE("errors of schedules") {
 TEST_CASE("errors of gradients of rows") {
     const SparseRows rows{tensor({1, 0}), ones({2, 1})};
     FAILS(ValueError, "a gradient of 2 rows for 4294967296: at most 2147483648 can be summed up",
-          optim::coalesce(rows, std::int64_t{1} << 32, Loc::current()));
+          detail::coalesce(rows, std::int64_t{1} << 32, Loc::current()));
 }
