@@ -117,6 +117,13 @@ void move_blocks(FreeList& from, FreeList& to, std::uint32_t count) noexcept {
     }
 }
 
+void* take(FreeList& list) noexcept {  // which has a block
+    FreeBlock* block = list.head;
+    list.head = block->next;
+    --list.count;
+    return block;
+}
+
 // Hands the thread's blocks and counters over when the thread ends.
 struct ThreadEnd {
     ~ThreadEnd() {
@@ -133,8 +140,9 @@ struct ThreadEnd {
     }
 };
 
-// A thread under ShapesOnly keeps no free blocks: each block comes from refill(), which clears it.
+// A thread under ShapesOnly keeps no free blocks: each block comes from refill(), which clears it. Nor does one whose blocks the system allocates.
 void keep_free_blocks(bool keeps) noexcept {
+    if (shared().system_only) return;
     for (int i = 0; i < kClasses; ++i) {
         cache.lists[i].most = keeps ? static_cast<std::uint32_t>(std::max(kThreadListBytes / class_bytes(i), std::size_t{1})) : 0;
     }
@@ -151,7 +159,7 @@ void keep_free_blocks(bool keeps) noexcept {
     cache.registered = true;
 }
 
-void count_allocation(std::size_t bytes) noexcept {
+[[gnu::always_inline]] inline void count_allocation(std::size_t bytes) noexcept {
     cache.allocations.add(1);
     cache.live.add(static_cast<std::int64_t>(bytes));
     if (cache.live.value > cache.peak.value) cache.peak.set(cache.live.value);
@@ -275,21 +283,31 @@ void* allocate_unbacked(Shared& s, std::size_t bytes) noexcept {
     release_large(s, s.limit);
 }
 
-// Called after a block was put on a full list, or on one that its thread had not used so far.
+// Takes a block where the thread's list is empty. It always is where the system allocates each block.
+[[gnu::noinline]] void* allocate_slowly(int index) noexcept {
+    const std::size_t size = class_bytes(index);
+    void* block = nullptr;
+    if (shared().system_only) {
+        register_thread();
+        block = std::aligned_alloc(detail::kAlignment, size);
+        if (detail::shapes_only && block) std::memset(block, 0, size);
+    } else if (refill(index)) {
+        block = take(cache.lists[index]);
+    }
+    if (block) count_allocation(size);
+    return block;
+}
+
+// Called after a block was put on a full list, or on one that its thread had not used so far, or where the system allocates each block.
 [[gnu::noinline]] void spill(int index) noexcept {
     register_thread();
     FreeList& list = cache.lists[index];
-    if (list.count <= list.most) return;
     Shared& s = shared();
+    if (s.system_only) return std::free(take(list));
+    if (list.count <= list.most) return;
     const std::lock_guard lock(s.mutex);
     move_blocks(list, s.lists[index], list.most == 0 ? list.count : list.count / 2);
 }
-
-// Decided before static tensors of other files are made: a block must go back to where it came from.
-struct Decided {
-    bool system_only = shared().system_only;
-};
-[[gnu::init_priority(101)]] const Decided decided;
 
 }  // namespace
 
@@ -321,36 +339,18 @@ void* detail::allocate(std::size_t bytes) noexcept {
     if (bytes > kSmallLimit) [[unlikely]]
         return allocate_large(bytes);
     const int index = class_of(bytes);
-    const std::size_t size = class_bytes(index);
-    if (decided.system_only) [[unlikely]] {
-        register_thread();
-        count_allocation(size);
-        void* const block = std::aligned_alloc(kAlignment, size);
-        if (shapes_only && block) std::memset(block, 0, size);
-        return block;
-    }
     FreeList& list = cache.lists[index];
-    if (!list.head) [[unlikely]] {
-        if (!refill(index)) return nullptr;
-    }
-    FreeBlock* block = list.head;
-    list.head = block->next;
-    --list.count;
-    count_allocation(size);
-    return block;
+    if (!list.head) [[unlikely]]
+        return allocate_slowly(index);
+    count_allocation(class_bytes(index));
+    return take(list);
 }
 
 void detail::deallocate(void* block, std::size_t bytes) noexcept {
     if (bytes > kSmallLimit) [[unlikely]]
         return deallocate_large(block, bytes);
     const int index = class_of(bytes);
-    const std::size_t size = class_bytes(index);
-    cache.live.add(-static_cast<std::int64_t>(size));
-    if (decided.system_only) [[unlikely]] {
-        register_thread();
-        std::free(block);
-        return;
-    }
+    cache.live.add(-static_cast<std::int64_t>(class_bytes(index)));
     FreeList& list = cache.lists[index];
     auto* free_block = static_cast<FreeBlock*>(block);
     free_block->next = list.head;

@@ -6,6 +6,7 @@
 #include "tapir/ops/batch/rows_impl.h"
 #include "tapir/ops/elementwise/mask.h"
 
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -1031,31 +1032,31 @@ Tensor fused_gradient(const ElementwiseOp& op, int operand, const Tensor* const*
 
 void elementwise_rule(Backward& b) {
     const auto& op = *reinterpret_cast<const ElementwiseOp*>(b.record().op);
-    const Tensor g = b.grad();
-    Tensor saved[4];
-    const Tensor* fused[kernels::kMaxOperands] = {&g};                                    // g and the saved tensors
-    const Tensor* all[kernels::kMaxOperands] = {&g, nullptr, nullptr, nullptr, nullptr};  // the same at their places, for the rules
-    int count = 1;
-    for (int k = 0; k < 4; ++k) {
-        if (!(op.saves >> k & 1)) continue;
-        saved[k] = b.saved(count - 1);
-        fused[count++] = &saved[k];
-        all[k + 1] = &saved[k];
-    }
-    static const Tensor undefined;
-    for (const Tensor*& t : all) {
-        if (!t) t = &undefined;
-    }
-    const double* params = op.info.params ? &b.attrs<double>() : nullptr;
+    int computed = 0;
     for (int k = 0; k < op.operands; ++k) {
         if (!b.needs(k)) continue;
         if (op.passes[k]) {
-            b.give(k, g);
-        } else if (b.recording()) {
-            b.give(k, op.rule[k](all, params));
+            b.give(k, b.grad());
         } else {
-            b.give(k, fused_gradient(op, k, fused, count, params, false));
+            computed |= 1 << k;
         }
+    }
+    if (computed == 0) return;
+
+    static const Tensor undefined;
+    const Tensor g = b.grad();
+    Tensor saved[4];
+    const Tensor* fused[kernels::kMaxOperands] = {&g};                                                // g and the saved tensors
+    const Tensor* all[kernels::kMaxOperands] = {&g, &undefined, &undefined, &undefined, &undefined};  // the same at their places, for the rules
+    int count = 1;
+    for (unsigned left = op.saves; left != 0; left &= left - 1) {
+        const int k = std::countr_zero(left);
+        saved[k] = b.saved(count - 1);
+        fused[count++] = all[k + 1] = &saved[k];
+    }
+    const double* params = op.info.params ? &b.attrs<double>() : nullptr;
+    for (int k = 0; k < op.operands; ++k) {
+        if (computed >> k & 1) b.give(k, b.recording() ? op.rule[k](all, params) : fused_gradient(op, k, fused, count, params, false));
     }
 }
 

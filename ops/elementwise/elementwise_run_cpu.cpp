@@ -167,6 +167,33 @@ inline void store_tail(void* to, const void* from, unsigned size, i64 count) {
         _mm_mask_storeu_epi8(to, mask, _mm_load_si128(static_cast<const __m128i*>(from)));
     }
 }
+#elif defined(__AVX2__)
+// From 16 - count on, masks whose first `count` lanes are set.
+constexpr std::int32_t kMasks[2 * kLanes] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+
+inline void load_tail(void* to, const void* from, unsigned size, i64 count) {
+    const std::int32_t* masks = kMasks + kLanes - count;
+    auto* y = static_cast<__m256i*>(to);
+    if (size == 4) {
+        const auto* x = static_cast<const int*>(from);
+        const __m256i first = _mm256_set1_epi32(*x);
+        for (int i = 0; i < kLanes; i += 8) {
+            const __m256i mask = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(masks + i));
+            _mm256_store_si256(y++, _mm256_blendv_epi8(first, _mm256_maskload_epi32(x + i, mask), mask));
+        }
+    } else if (size == 8) {
+        const auto* x = static_cast<const long long*>(from);
+        const __m256i first = _mm256_set1_epi64x(*x);
+        for (int i = 0; i < kLanes; i += 4) {
+            const __m256i mask = _mm256_cvtepi32_epi64(_mm_loadu_si128(reinterpret_cast<const __m128i*>(masks + i)));
+            _mm256_store_si256(y++, _mm256_blendv_epi8(first, _mm256_maskload_epi64(x + i, mask), mask));
+        }
+    } else {
+        widen<std::uint8_t>(to, from, count);
+    }
+}
+
+inline void store_tail(void* to, const void* from, unsigned size, i64 count) { std::memcpy(to, from, static_cast<std::size_t>(count) * size); }
 #else
 inline void load_tail(void* to, const void* from, unsigned size, i64 count) {
     if (size == 4) {
