@@ -209,12 +209,26 @@ struct Sum {
 struct Max {  // nan wins
     template <class T>
     __device__ __forceinline__ T operator()(T a, T b) const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+        if constexpr (std::is_same_v<T, float>) {
+            float result;
+            asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+            return result;
+        }
+#endif
         return a > b || a != a ? a : b;
     }
 };
 struct Min {
     template <class T>
     __device__ __forceinline__ T operator()(T a, T b) const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+        if constexpr (std::is_same_v<T, float>) {
+            float result;
+            asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+            return result;
+        }
+#endif
         return a < b || a != a ? a : b;
     }
 };

@@ -471,6 +471,19 @@ void run_lines(const Op& op, i64 lines, i64 size, i64 inner) {
 template <class C>
 constexpr C kLowest = static_cast<C>(sizeof(C) == 8 ? -1.7976931348623157e308 : -3.4028234663852886e38);
 
+/// Returns e^x, x <= 0, with the digits that a T has: ex2.approx is right to 22 bits, which is more than the 16-bit floats have.
+template <class T, class C>
+__device__ __forceinline__ C exp_in(C x) {
+#ifdef __CUDA_ARCH__
+    if constexpr (sizeof(T) == 2) {
+        float result;
+        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * 1.44269504f));
+        return result;
+    }
+#endif
+    return exp(x);
+}
+
 /// The largest element and the sum of exp(x - largest).
 template <class C>
 struct MaxSum {
@@ -513,7 +526,7 @@ __device__ __forceinline__ MaxSum<typename Op::C> max_and_sum(const Op& op, Line
     line.each(op, [&](i64, C(&x)[Op::operands]) { max = Max{}(x[0], max); });
     all.max = max = team.reduce(max, Max{}, -static_cast<C>(__builtin_inf()));
     line.each(op, [&](i64, C(&x)[Op::operands]) {
-        const C e = exp(x[0] - max);
+        const C e = exp_in<typename Op::T>(x[0] - max);
         sum += e;
         if (keep) x[0] = e;
     });

@@ -51,7 +51,7 @@ struct Softmax : LineOp<T, 1> {
         const C scale = C(1) / stats.sum;
         line.write(*this, [&](i64 i, C(&x)[1]) {
             if constexpr (kCausal && !Line::is_held) x[0] = counted(line, i, x[0]);
-            return (Line::is_held ? x[0] : exp(x[0] - max)) * scale;
+            return (Line::is_held ? x[0] : exp_in<T>(x[0] - max)) * scale;
         });
     }
 };
