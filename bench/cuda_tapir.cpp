@@ -326,6 +326,40 @@ Result transformer(Arguments& in) {
     });
 }
 
+// Blocks of two 3x3 convolutions, each with batch norm, added to their input; the mean over the places; cross-entropy; SGD.
+Result resnet(Arguments& in) {
+    const Precision precision(MatmulPrecision::high);
+    const std::int64_t blocks = whole(in), batch = whole(in), channels = whole(in), side = whole(in), classes = whole(in);
+    std::vector<Tensor> weights;
+    const auto add = [&](const Tensor& w) { return weights.emplace_back(w); };
+    struct Layer {
+        Tensor w, scale, shift, mean, var;
+    };
+    std::vector<Layer> layers;
+    for (std::int64_t i = 0; i < 2 * blocks; ++i) {
+        const Tensor w =
+            fixed_numbers({channels, channels, 3, 3}, static_cast<std::uint32_t>(i) + 1, 1 / std::sqrt(9.0 * static_cast<double>(channels)));
+        layers.push_back({add(w.detach().requires_grad_()), add(ones({channels}).requires_grad_()), add(zeros({channels}).requires_grad_()),
+                          zeros({channels}), ones({channels})});
+    }
+    const Tensor last = add(weight({classes, channels}, 100));
+    optim::SGD optimizer(weights, {.lr = 0.01, .momentum = 0.9});
+    const Tensor x = fixed_numbers({batch, channels, side, side}, 101, 1), target = arange(batch) % classes;
+    const auto layer = [](const Layer& l, const Tensor& h) {
+        return batch_norm(conv2d(h, l.w, {}, {.padding = 1}), l.mean, l.var, l.scale, l.shift, {.training = true});
+    };
+    return train(10, [&] {
+        optimizer.zero_grad();
+        Tape tape;
+        Tensor h = x;
+        for (std::size_t i = 0; i < layers.size(); i += 2) h = relu(layer(layers[i + 1], relu(layer(layers[i], h))) + h);
+        const Tensor loss = cross_entropy(linear(h.mean({2, 3}), last), target);
+        tape.backward(loss);
+        optimizer.step();
+        return loss;
+    });
+}
+
 // The first trees of the data: one at a time, a step every kTreesPerStep; or those of a step together, by batch().
 Result train_trees(Arguments& in, bool batched) {
     const std::int64_t hidden = whole(in), count = whole(in), per_step = batched ? whole(in) : 1;
@@ -369,6 +403,7 @@ const std::map<std::string, Result (*)(Arguments&)> kWorks = {
     {"mlp", mlp},
     {"lstm", lstm},
     {"transformer", transformer},
+    {"resnet", resnet},
     {"tree_lstm", tree_lstm},
     {"tree_lstm_batched", tree_lstm_batched},
 };

@@ -300,6 +300,31 @@ def transformer(way, batch, length, width, heads):
     return train(10, optimizer, loss)
 
 
+def resnet(blocks, batch, channels, side, classes):
+    precision("high")
+    blocks, batch, channels, side, classes = int(blocks), int(batch), int(channels), int(side), int(classes)
+
+    def filled(value):
+        return torch.full((channels,), float(value), device=device)
+
+    layers = [(fixed_numbers((channels, channels, 3, 3), i + 1, 1 / (9 * channels) ** 0.5).requires_grad_(), filled(1).requires_grad_(),
+               filled(0).requires_grad_(), filled(0), filled(1)) for i in range(2 * blocks)]
+    last = weight((classes, channels), 100)
+    optimizer = torch.optim.SGD([w for layer in layers for w in layer[:3]] + [last], lr=0.01, momentum=0.9)
+    x, target = fixed_numbers((batch, channels, side, side), 101), torch.arange(batch, device=device) % classes
+
+    def layer(h, w, scale, shift, mean, var):
+        return F.batch_norm(F.conv2d(h, w, padding=1), mean, var, scale, shift, training=True)
+
+    def loss():
+        h = x
+        for first, second in zip(layers[::2], layers[1::2]):
+            h = torch.relu(layer(torch.relu(layer(h, *first)), *second) + h)
+        return F.cross_entropy(F.linear(h.mean((2, 3)), last), target)
+
+    return train(10, optimizer, loss)
+
+
 def read_tree(line, vocabulary):
     """Nodes (label, word or None, left, right), children before parents."""
     tree, open_nodes = [], []
@@ -394,6 +419,7 @@ WORKS = {
     "mlp": mlp,
     "lstm": lstm,
     "transformer": transformer,
+    "resnet": resnet,
     "tree_lstm": tree_lstm,
     "tree_lstm_batched": None,
 }
