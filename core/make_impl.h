@@ -76,7 +76,11 @@ inline void check_defined(const In& x, const char* op) {
 /// Throws ValueError if only this temporary sees its elements, so that a write to them would be lost.
 void check_seen(const char* op, const Tensor& temporary, const Loc& loc);
 /// Throws DeviceError if they are on different devices.
-void check_same_device(const char* op, const Tensor& a, const Tensor& b, const Loc& loc);
+[[noreturn]] void fail_devices(const char* op, const Tensor& a, const Tensor& b, const Loc& loc);
+inline void check_same_device(const char* op, const Tensor& a, const Tensor& b, const Loc& loc) {
+    if (a.device() != b.device()) [[unlikely]]
+        fail_devices(op, a, b, loc);
+}
 
 /// Wraps a dimension number into [0, rank). Throws IndexError. 0-d tensors take 0 and -1.
 [[noreturn]] void fail_dim(std::int64_t dim, int rank, const char* op, const Loc& loc);

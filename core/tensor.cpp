@@ -346,8 +346,7 @@ void fail_undefined(const char* op, const Loc& loc) {
     fail<ValueError>(loc, "{}: the tensor is undefined{}", op, hint);
 }
 
-void check_same_device(const char* op, const Tensor& a, const Tensor& b, const Loc& loc) {
-    if (a.device() == b.device()) return;
+void fail_devices(const char* op, const Tensor& a, const Tensor& b, const Loc& loc) {
     fail<DeviceError>(loc, "{}: operands are on different devices: {} on {} and {} on {}; move the {} with to(cuda({}))", op, a.shape(),
                       name(a.device()), b.shape(), name(b.device()), a.device() == cpu ? "first" : "second",
                       a.device() == cpu ? b.device().index : a.device().index);

@@ -159,7 +159,7 @@ void check(const char* op, const Tensor& x, const char* what, const Tensor& gate
     if (x.dtype() != gates.dtype()) {
         fail<DTypeError>(loc, "{}: {} has dtype {}, the gates have {}", op, what, name(x.dtype()), name(gates.dtype()));
     }
-    if (x.device() != gates.device()) detail::check_same_device(op, gates, x, loc);
+    detail::check_same_device(op, gates, x, loc);
 }
 
 // Returns a source's shape: (..., blocks * h), or (..., blocks, h) if it holds only one forget gate per child.
