@@ -10,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -33,6 +34,15 @@ class GraphReader;
 class Plan;
 void run_in_order(const Graph& graph, const Tensor* const* given, Tensor* results, const Loc& loc);
 }  // namespace detail
+
+/// The only output of a graph: a Tensor. graph(x)[0] does not compile: for graph({x}), a list, [0] is the first output, but for a
+/// Tensor it is the first row. Write graph({x})[0] or `Tensor y = graph(x); y[0]`.
+class OnlyOutput : public Tensor {
+ public:
+    explicit OnlyOutput(Tensor output) noexcept : Tensor(static_cast<Tensor&&>(output)) {}
+    Tensor operator[](const Index& index) const& { return Tensor::operator[](index); }
+    Tensor operator[](const Index& index) const&& = delete;
+};
 
 class Graph {
  public:
@@ -155,6 +165,14 @@ class Graph {
     /// DTypeError for inputs that the graph was not traced for; ValueError for another number of inputs, undefined ones, one that is written to and
     /// overlaps another, and if a guard finds another value than the program saw; nothing is written then.
     std::vector<Tensor> operator()(const std::vector<Tensor>& inputs, Loc loc = Loc::current()) const;
+    std::vector<Tensor> operator()(std::initializer_list<Tensor> inputs, Loc loc = Loc::current()) const {
+        return (*this)(std::vector<Tensor>(inputs), loc);
+    }
+    /// graph(x), graph(x, h0): returns the only output itself. Throws as above, and ValueError if there are several outputs.
+    template <class... More>
+    OnlyOutput operator()(In x, const More&... more) const {
+        return only_output({x.tensor, more...}, x.loc);
+    }
 
     /// Computes these outputs (or parameters, or inputs), and returns them in this order. With names, computes only what they and the guards
     /// need: other inputs may be left out, nothing is written to parameters and inputs, and random ops that are not needed draw nothing, so
@@ -265,6 +283,7 @@ class Graph {
     std::vector<Guard> guards_;
     int next_ = 0;
 
+    OnlyOutput only_output(const std::vector<Tensor>& inputs, const Loc& loc) const;
     // Plans for running it, made at the first run.
     struct Plans;
     detail::Plan& plan(const std::vector<std::string>& outputs, const Loc& loc) const;

@@ -16,15 +16,6 @@
 
 namespace tapir {
 
-/// The only output of a graph: a Tensor. run(x)[0] does not compile: for graph({x}), a list, [0] is the first output, but for a
-/// Tensor it is the first row. Write run({x})[0] or `Tensor y = run(x); y[0]`.
-class OnlyOutput : public Tensor {
- public:
-    explicit OnlyOutput(Tensor output) noexcept : Tensor(static_cast<Tensor&&>(output)) {}
-    Tensor operator[](const Index& index) const& { return Tensor::operator[](index); }
-    Tensor operator[](const Index& index) const&& = delete;
-};
-
 /// Made by Graph::compile(). Later changes of the graph do not affect it. It shares the parameters' tensors, and writes to them if
 /// the graph has updates and was compiled without names. Copies share one state; several threads may call it at once. It is neither recorded
 /// nor traced: TapeError in a function that is traced.
@@ -36,14 +27,14 @@ class CompiledGraph {
     OnlyOutput operator()(In x) const {
         Tensor y;
         const Tensor* const inputs[] = {&x.tensor};
-        run(inputs, 1, &y, 1, x.loc);
+        run_in_order(inputs, 1, &y, 1, x.loc);
         return OnlyOutput(static_cast<Tensor&&>(y));
     }
     template <class... More>
     OnlyOutput operator()(In a, In b, const More&... more) const {
         Tensor y;
         const Tensor* const inputs[] = {&a.tensor, &b.tensor, &static_cast<const Tensor&>(more)...};
-        run(inputs, 2 + sizeof...(More), &y, 1, a.loc);
+        run_in_order(inputs, 2 + sizeof...(More), &y, 1, a.loc);
         return OnlyOutput(static_cast<Tensor&&>(y));
     }
     /// All outputs, of which there must be Count: const auto [h, c] = run.call<2>(x, h0, c0);
@@ -51,7 +42,7 @@ class CompiledGraph {
     std::array<Tensor, Count> call(In x, const More&... more) const {
         std::array<Tensor, Count> outputs;
         const Tensor* const inputs[] = {&x.tensor, &static_cast<const Tensor&>(more)...};
-        run(inputs, 1 + sizeof...(More), outputs.data(), Count, x.loc);
+        run_in_order(inputs, 1 + sizeof...(More), outputs.data(), Count, x.loc);
         return outputs;
     }
     /// Any number of inputs and outputs.
@@ -60,6 +51,10 @@ class CompiledGraph {
     std::vector<Tensor> operator()(std::initializer_list<Tensor> inputs, Loc loc = Loc::current()) const {
         return (*this)(std::vector<Tensor>(inputs), loc);
     }
+
+    /// Inputs by their names, as Graph::run(); the outputs are those that compile() was given. Throws ValueError for unknown names and missing
+    /// inputs, and as above.
+    std::vector<Tensor> run(const Graph::Inputs& inputs, Loc loc = Loc::current()) const;
 
     /// The names of the inputs to pass, in order: those that the outputs need.
     const std::vector<std::string>& inputs() const noexcept;
@@ -71,7 +66,7 @@ class CompiledGraph {
     friend class Graph;
     struct State;
     explicit CompiledGraph(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
-    void run(const Tensor* const* inputs, std::size_t input_count, Tensor* outputs, std::size_t count, const Loc& loc) const;
+    void run_in_order(const Tensor* const* inputs, std::size_t input_count, Tensor* outputs, std::size_t count, const Loc& loc) const;
 
     std::shared_ptr<State> state_;
 };

@@ -162,6 +162,12 @@ void detail::check_guard(const Graph::Guard& guard, const Tensor& now, const Loc
                      guard.what, file_and_line(guard.loc), shown(expected, from), shown(found, from));
 }
 
+OnlyOutput Graph::only_output(const std::vector<Tensor>& inputs, const Loc& loc) const {
+    const detail::CallLine call(loc);
+    if (outputs_.size() != 1) fail<ValueError>(loc, "graph: its only output is asked for, and it has {}: write graph({{x}})", outputs_.size());
+    return OnlyOutput((*this)(inputs, loc)[0]);
+}
+
 std::vector<Tensor> Graph::operator()(const std::vector<Tensor>& given, Loc loc) const {
     const detail::CallLine call(loc);
     if (given.size() != inputs_.size()) fail<ValueError>(loc, "graph: {} inputs given, it has {}", given.size(), inputs_.size());

@@ -409,21 +409,27 @@ static void refuse_in_trace(const char* what, const Loc& loc) {
     fail<TapeError>(loc, "{}: a trace does not see what it computes; in a function that is traced call graph(inputs) instead", what);
 }
 
+// Lists the inputs, which have names, in the graph's order.
+static void list_inputs(const char* what, const Graph& graph, const Graph::Inputs& inputs, detail::Given& given, const Loc& loc) {
+    const auto& values = graph.inputs();
+    for (const auto& [name, tensor] : inputs) {
+        const auto place = std::find_if(values.begin(), values.end(), [&](const Graph::Value* value) { return value->name == name; });
+        if (place == values.end()) {
+            std::string names;
+            for (const Graph::Value* value : values) names += (names.empty() ? "" : ", ") + value->name;
+            fail<ValueError>(loc, "{}: there is no input {}; there are {}", what, name, names);
+        }
+        const Tensor*& there = given.data[place - values.begin()];
+        if (there) fail<ValueError>(loc, "{}: the input {} is given twice", what, name);
+        there = &tensor;
+    }
+}
+
 std::vector<Tensor> Graph::run(const Inputs& inputs, const std::vector<std::string>& outputs, Loc loc) const {
     const detail::CallLine call(loc);
     refuse_in_trace("Graph::run", loc);
     detail::Given given(inputs_.size());
-    for (const auto& [name, tensor] : inputs) {
-        const auto place = std::find_if(inputs_.begin(), inputs_.end(), [&](const Value* value) { return value->name == name; });
-        if (place == inputs_.end()) {
-            std::string names;
-            for (const Value* value : inputs_) names += (names.empty() ? "" : ", ") + value->name;
-            fail<ValueError>(loc, "Graph::run: there is no input {}; there are {}", name, names);
-        }
-        const Tensor*& there = given.data[place - inputs_.begin()];
-        if (there) fail<ValueError>(loc, "Graph::run: the input {} is given twice", name);
-        there = &tensor;
-    }
+    list_inputs("Graph::run", *this, inputs, given, loc);
     detail::Plan& ready = plan(outputs, loc);
     std::vector<Tensor> results(ready.result_count());
     ready.run(given.data, results.data(), loc);
@@ -468,7 +474,7 @@ const std::vector<std::string>& CompiledGraph::inputs() const noexcept { return 
 std::size_t CompiledGraph::output_count() const noexcept { return state_->plan.result_count(); }
 std::size_t CompiledGraph::planned_bytes() const { return state_->plan.planned_bytes(); }
 
-void CompiledGraph::run(const Tensor* const* inputs, std::size_t input_count, Tensor* outputs, std::size_t count, const Loc& loc) const {
+void CompiledGraph::run_in_order(const Tensor* const* inputs, std::size_t input_count, Tensor* outputs, std::size_t count, const Loc& loc) const {
     const detail::CallLine call(loc);
     refuse_in_trace("CompiledGraph", loc);
     const std::vector<int>& places = state_->inputs;
@@ -487,7 +493,17 @@ std::vector<Tensor> CompiledGraph::operator()(const std::vector<Tensor>& inputs,
     detail::Given addresses(inputs.size());
     for (std::size_t i = 0; i < inputs.size(); ++i) addresses.data[i] = &inputs[i];
     std::vector<Tensor> results(output_count());
-    run(addresses.data, inputs.size(), results.data(), results.size(), loc);
+    run_in_order(addresses.data, inputs.size(), results.data(), results.size(), loc);
+    return results;
+}
+
+std::vector<Tensor> CompiledGraph::run(const Graph::Inputs& inputs, Loc loc) const {
+    const detail::CallLine call(loc);
+    refuse_in_trace("CompiledGraph::run", loc);
+    detail::Given given(state_->graph.inputs().size());
+    list_inputs("CompiledGraph::run", state_->graph, inputs, given, loc);
+    std::vector<Tensor> results(output_count());
+    state_->plan.run(given.data, results.data(), loc);
     return results;
 }
 

@@ -91,6 +91,31 @@ TEST_CASE("the only output is a tensor, whose rows are not taken for outputs") {
     CHECK(std::is_invocable_v<decltype([](auto&& output) -> decltype(std::forward<decltype(output)>(output)[0]) { return {}; }), OnlyOutput&>);
 }
 
+TEST_CASE("a graph and what it is compiled to are called alike") {
+    const Graph graph = trace([](const Tensor& x, const Tensor& y) { return std::vector{x - y}; }, {{"x", ones({2, 3})}, {"y", ones({2, 3})}});
+    const CompiledGraph compiled = graph.compile();
+    const Tensor x = rand({2, 3}), y = rand({2, 3});
+    const auto check = [&](const auto& run) {
+        CHECK(equal(run(x, y), x - y));
+        CHECK(equal(run({x, y})[0], x - y));
+        CHECK(equal(run(std::vector{x, y})[0], x - y));
+        CHECK(equal(run.run({{"y", y}, {"x", x}})[0], x - y));
+    };
+    check(graph);
+    check(compiled);
+    FAILS(ValueError, "Graph::run: there is no input z; there are x, y", graph.run({{"z", x}}));
+    FAILS(ValueError, "CompiledGraph::run: there is no input z; there are x, y", compiled.run({{"z", x}}));
+    FAILS(ValueError, "CompiledGraph::run: the input x is given twice", compiled.run({{"x", x}, {"x", x}}));
+    FAILS(ValueError, "graph: the input y is needed", compiled.run({{"x", x}}));
+
+    const Graph two = trace([](const Tensor& t) { return std::vector{t + 1, t * 2}; }, {{"x", x}});
+    FAILS(ValueError, "graph: its only output is asked for, and it has 2: write graph({x})", two(x));
+    FAILS(ValueError, "graph: 1 inputs given, it has 2", graph(x));
+    Tape tape;  // a graph's ops are recorded
+    const Tensor leaf = rand({2, 3}).requires_grad_();
+    CHECK(equal(tape.gradient(sum(graph(leaf, y)), leaf), ones({2, 3})));
+}
+
 TEST_CASE("every op runs in planned memory", "[ops]") {
     for (const test::Call& call : test::all_calls()) {
         INFO(call.name << ": " << call.torch);
