@@ -2,6 +2,7 @@
 // the tracer. Each op defines its row with TAPIR_OP, beside its code.
 #pragma once
 
+#include <cstdint>
 #include <initializer_list>
 #include <vector>
 
@@ -10,6 +11,7 @@
 namespace tapir {
 
 class Backward;
+struct OpInfo;
 
 /// A backward rule. NonDiff: there is none because nothing flows back (integer and bool results). Composed: the op is never
 /// recorded itself, only the ops that it calls are. Given: like NonDiff, for ops that create tensors and read at most the shape and
@@ -32,6 +34,33 @@ struct Sample {
     const char* torch = nullptr;  // the PyTorch code where it differs; "" where PyTorch has no such op
 };
 
+/// What can make an op's results nan or infinite; a row states it with TAPIR_HAZARDS. watch/check_finite.cpp has the words.
+namespace hazard {
+enum : std::uint32_t {
+    division = 1,              // by its last operand
+    logarithm = 1 << 1,        // of its last operand
+    logarithm_of_1p = 1 << 2,  // of 1 + x
+    root = 1 << 3,             // an even one
+    domain = 1 << 4,           // it is defined on an interval
+    exponential = 1 << 5,      // it grows as e^x
+    hyperbolic = 1 << 6,       // it grows as e^|x|
+    power = 1 << 7,            // of its first operand, by its last
+    average = 1 << 8,          // of elements, of which there may be none
+    correction = 1 << 9,       // of a count that its one number is taken from
+    targets = 1 << 10,         // the mean over targets that it does not ignore
+    differences = 1 << 11,     // inf - inf
+    products = 1 << 12,        // 0 * inf, and sums of such
+    rows_of_exponentials = 1 << 13,
+    steep_at_zero = 1 << 14,  // its derivative is infinite there
+    steep_at_ends = 1 << 15,  // at the ends of its domain
+};
+}  // namespace hazard
+
+namespace detail {
+template <const OpInfo& op>
+constexpr std::uint32_t hazards_of = 0;
+}  // namespace detail
+
 struct OpInfo {
     const char* name = nullptr;
     BackwardRule backward = nullptr;
@@ -39,6 +68,7 @@ struct OpInfo {
     const Sample* samples = nullptr;
     int sample_count = 0;
     int params = 0;  // the number of number arguments of an element-wise op, whose attributes they are
+    std::uint32_t hazards = 0;
 
     // Does not look at the rule: gcc's -fsanitize=undefined does not take a function's address as a constant.
     constexpr bool complete() const { return name && doc; }
@@ -87,13 +117,20 @@ std::vector<Tensor> outputs(const Result& result) {
     extern const ::tapir::OpInfo op##_op;           \
     constexpr ::tapir::OpInfo op##_op{.name = #op}; \
     static_assert(true)
+#define TAPIR_HAZARDS(op, flags) static_assert(true)
 #else
-#define TAPIR_OP(op, rule, documentation, ...)                                                                                 \
-    namespace {                                                                                                                \
-    const ::tapir::Sample op##_samples[] = {__VA_ARGS__};                                                                      \
-    }                                                                                                                          \
-    extern const ::tapir::OpInfo op##_op;                                                                                      \
-    constexpr ::tapir::OpInfo op##_op{#op, rule, documentation, op##_samples, sizeof(op##_samples) / sizeof(op##_samples[0])}; \
-    static_assert(op##_op.complete() && !__is_same(decltype(rule), decltype(nullptr)),                                         \
+/// States, before a row, what can make its results nan or infinite: TAPIR_HAZARDS(sqrt, hazard::root | hazard::steep_at_zero);
+#define TAPIR_HAZARDS(op, flags)          \
+    extern const ::tapir::OpInfo op##_op; \
+    template <>                           \
+    constexpr std::uint32_t detail::hazards_of<op##_op> = flags
+#define TAPIR_OP(op, rule, documentation, ...)                                                                                            \
+    namespace {                                                                                                                           \
+    const ::tapir::Sample op##_samples[] = {__VA_ARGS__};                                                                                 \
+    }                                                                                                                                     \
+    extern const ::tapir::OpInfo op##_op;                                                                                                 \
+    constexpr ::tapir::OpInfo op##_op{                                                                                                    \
+        #op, rule, documentation, op##_samples, sizeof(op##_samples) / sizeof(op##_samples[0]), 0, ::tapir::detail::hazards_of<op##_op>}; \
+    static_assert(op##_op.complete() && !__is_same(decltype(rule), decltype(nullptr)),                                                    \
                   "an op states its rule (or NonDiff, Given, ...), and its documentation")
 #endif

@@ -209,7 +209,7 @@ void follow_data_sizes(Graph& graph, const ValueSet& given, int& next, const Loc
 }  // namespace
 
 int clipped_dim(const Attributes& attributes, const std::vector<Graph::Value*>& inputs) {
-    if (attributes.form().op != std::string_view("slice")) return -1;
+    if (&attributes.form() != &slice_form) return -1;
     const auto number = [&](const char* name) { return std::get<SymInt>(attributes.get(name)); };
     const SymInt dim = number("dim"), start = number("start"), end = number("end");
     const auto d = static_cast<std::size_t>(dim.is_number() ? dim.number() : 0);

@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -73,57 +72,54 @@ std::string text_of(const Log& log, std::size_t index) {
 
 double magnitude(const Values& v) { return std::max(std::abs(v.min), std::abs(v.max)); }
 
-bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 // The reason why an op makes nan of infinities.
-std::string cause_of_infinite(std::string_view op, const std::vector<Values>& in) {
+std::string cause_of_infinite(const OpInfo& op, const std::vector<Values>& in) {
     std::size_t i = 0;
     while (in[i].inf == 0) ++i;
-    if (is_one_of(op, {"softmax", "log_softmax", "logsumexp", "cross_entropy"})) {
+    if (op.hazards & hazard::rows_of_exponentials) {
         return fmt::format("a row of input {} is -inf throughout, or holds inf: where a mask leaves nothing there is no softmax", i);
     }
-    const char* how = is_one_of(op, {"add", "sub", "sum", "mean", "cumsum"}) ? "inf - inf"
-        : is_one_of(op, {"mul", "matmul", "linear"})                         ? "0 * inf, or inf - inf in a sum"
-                                                                             : "it computes inf - inf, 0 * inf or inf / inf";
+    const char* how = op.hazards & hazard::differences ? "inf - inf"
+        : op.hazards & hazard::products                ? "0 * inf, or inf - inf in a sum"
+                                                       : "it computes inf - inf, 0 * inf or inf / inf";
     return fmt::format("{}: input {} holds inf already", how, i);
 }
 
 // The reason why a forward op makes nan or inf from inputs without any, as far as they tell. `ran`: the same op.
-std::string forward_cause(std::string_view op, const std::vector<Values>& in, DType result, const RecordArgs& ran) {
+std::string forward_cause(const OpInfo& op, const std::vector<Values>& in, DType result, const RecordArgs& ran) {
     if (in.empty()) return "";
     if (std::any_of(in.begin(), in.end(), [](const Values& v) { return v.inf > 0; })) return cause_of_infinite(op, in);
     const Values& x = in[0];
     const Values& last = in.back();
-    if (is_one_of(op, {"div", "fmod", "remainder", "floor_divide", "atan2"}) && last.zeros > 0) {
+    if (op.hazards & hazard::division && last.zeros > 0) {
+        if (in.size() == 1) return "division by zero: add a small number to the input";
         return fmt::format(
             "division by zero: the divisor has {} zero{}: add a small number to it, or choose with where() before "
             "dividing",
             last.zeros, last.zeros == 1 ? "" : "s");
     }
-    if (is_one_of(op, {"reciprocal", "rsqrt"}) && x.zeros > 0) return "division by zero: add a small number to the input";
-    if (is_one_of(op, {"log", "log2", "log10", "log1p", "logit", "xlogy"})) {
-        if (is_one_of(op, {"log1p"}) ? x.min < -1 : last.negatives > 0) return "log of a negative number";
+    if (op.hazards & (hazard::logarithm | hazard::logarithm_of_1p)) {
+        if (op.hazards & hazard::logarithm_of_1p ? x.min < -1 : last.negatives > 0) return "log of a negative number";
         return "log of zero: add a small number, or compute the logarithm from logits (log_softmax, logsigmoid)";
     }
-    if (is_one_of(op, {"sqrt", "rsqrt"}) && x.negatives > 0) return "root of a negative number: clamp the input at 0";
-    if (is_one_of(op, {"asin", "acos", "atanh", "acosh", "erfinv"})) return "the input lies outside the function's domain";
-    if (is_one_of(op, {"sinh", "cosh"})) {
-        return fmt::format("overflow in {}: {} holds at most {:.3g}, the inputs go up to {:.6g}", op, name(result), largest_of(result), magnitude(x));
+    if (op.hazards & hazard::root && x.negatives > 0) return "root of a negative number: clamp the input at 0";
+    if (op.hazards & hazard::domain) return "the input lies outside the function's domain";
+    if (op.hazards & hazard::hyperbolic) {
+        return fmt::format("overflow in {}: {} holds at most {:.3g}, the inputs go up to {:.6g}", op.name, name(result), largest_of(result),
+                           magnitude(x));
     }
-    if (is_one_of(op, {"exp", "exp2", "expm1"})) {
+    if (op.hazards & hazard::exponential) {
         return fmt::format(
             "overflow in {}: {} holds at most {:.3g}, the input goes up to {:.6g}: subtract the maximum first "
             "(softmax and logsumexp do)",
-            op, name(result), largest_of(result), magnitude(x));
+            op.name, name(result), largest_of(result), magnitude(x));
     }
-    if (is_one_of(op, {"pow"})) {
+    if (op.hazards & hazard::power) {
         if (x.zeros > 0 && last.negatives > 0) return "zero to a negative power";
         if (x.negatives > 0) return "a negative number to a power that is no integer";
     }
-    if (is_one_of(op, {"mean", "var", "std"}) && x.numel == 0) return "there are no elements";
-    if (is_one_of(op, {"var", "std"}) && ran.number_count == 1 && ran.outputs[0]->numel > 0) {
+    if (op.hazards & hazard::average && x.numel == 0) return "there are no elements";
+    if (op.hazards & hazard::correction && ran.number_count == 1 && ran.outputs[0]->numel > 0) {
         const std::int64_t count = x.numel / ran.outputs[0]->numel;
         if (count == 1 && ran.numbers[0] == 1) return "there is a single element: give correction 0";
         if (static_cast<double>(count) <= ran.numbers[0]) {
@@ -131,7 +127,7 @@ std::string forward_cause(std::string_view op, const std::vector<Values>& in, DT
                                count == 1 ? "" : "s");
         }
     }
-    if (is_one_of(op, {"cross_entropy", "nll_loss"})) return "the mean of no targets: each of them is ignore_index";
+    if (op.hazards & hazard::targets) return "the mean of no targets: each of them is ignore_index";
     double most = 1;
     for (const Values& v : in) most = std::max(most, magnitude(v));
     if (most > std::sqrt(largest_of(result)) / 16) {
@@ -141,7 +137,7 @@ std::string forward_cause(std::string_view op, const std::vector<Values>& in, DT
 }
 
 // The reason for a rule. `saved`: the tensors that it computes with.
-std::string backward_cause(std::string_view op, const Values& g, const std::vector<Values>& saved, const Values& made) {
+std::string backward_cause(const OpInfo& op, const Values& g, const std::vector<Values>& saved, const Values& made) {
     const auto any = [&](auto&& holds) { return std::any_of(saved.begin(), saved.end(), holds); };
     const bool has_zero = any([](const Values& v) { return v.zeros > 0; });
     const char* advice = "the input: where(x > 0, x, 1) before the op";
@@ -149,15 +145,13 @@ std::string backward_cause(std::string_view op, const Values& g, const std::vect
         return fmt::format(
             "0 * inf in the rule: the derivative of {} is infinite where the gradient that comes in is 0: choose "
             "{}, not the result",
-            op, advice);
+            op.name, advice);
     }
-    const bool is_infinite_at_zero =
-        is_one_of(op, {"sqrt", "rsqrt", "pow", "norm", "std", "reciprocal", "div", "log", "log2", "log10", "logit", "xlogy"});
-    if (is_infinite_at_zero && has_zero) {
-        return fmt::format("the derivative of {} at 0 is infinite: add a small number before it", op);
+    if (op.hazards & hazard::steep_at_zero && has_zero) {
+        return fmt::format("the derivative of {} at 0 is infinite: add a small number before it", op.name);
     }
-    if (is_one_of(op, {"asin", "acos", "atanh", "acosh", "log1p"})) {
-        return fmt::format("the derivative of {} is infinite at the end of its domain", op);
+    if (op.hazards & hazard::steep_at_ends) {
+        return fmt::format("the derivative of {} is infinite at the end of its domain", op.name);
     }
     if (any([](const Values& v) { return v.inf > 0; })) return "0 * inf in a rule: what the op has saved is infinite in places";
     return "";
@@ -232,7 +226,7 @@ class FiniteWatcher : public OpWatcher {
             }
             for (int i = 0; i < ran.number_count; ++i) in.add(ran.numbers[i], y.dtype());
             if (in.explains(*bad)) continue;
-            const std::string cause = forward_cause(ran.op.name, values, y.dtype(), ran);
+            const std::string cause = forward_cause(ran.op, values, y.dtype(), ran);
             tell(ran.op.name, ran.loc,
                  fmt::format("{}: makes {} of {}: {} is {}{}{}{}", ran.op.name, bad->nan > 0 ? "nan" : "inf",
                              in.inf ? "inputs without nan" : "finite inputs", result_name(ran, k, output_name), describe(y, *bad), inputs,
@@ -290,7 +284,7 @@ class FiniteWatcher : public OpWatcher {
             values.push_back(detail::values_of(s));
             text += fmt::format("\n  saved by the op: {}", describe(s, values.back()));
         }
-        const std::string cause = backward_cause(record.op->name, incoming, values, *bad);
+        const std::string cause = backward_cause(*record.op, incoming, values, *bad);
         const Record& called = record_of_bad_row(walk.log, index, product ? g : given);
         const detail::ModuleRestore restore;
         const detail::OwnLines own;

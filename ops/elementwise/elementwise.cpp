@@ -114,13 +114,24 @@ Tensor slope_of_exponent(const Tensor& a, const Tensor& b, const Tensor& y) {
 
 constexpr bool is_g(const char* expression) { return expression[0] == 'g' && expression[1] == '\0'; }
 
+template <Elementwise op>
+constexpr std::uint32_t row_hazards = 0;
+#define TAPIR_ROW_HAZARDS(name, flags)                            \
+    template <>                                                   \
+    constexpr std::uint32_t row_hazards<Elementwise::name> = [] { \
+        using namespace hazard;                                   \
+        return static_cast<std::uint32_t>(flags);                 \
+    }();
+#include "tapir/ops/elementwise/elementwise.def"
+
+template <Elementwise op>
 constexpr OpInfo info(const char* name, const char* doc, int params = 0, BackwardRule rule = elementwise_rule) {
     if (detail::is_runtime) {
         OpInfo row;
         row.name = name;
         return row;
     }
-    return {name, rule, doc, nullptr, 0, params};
+    return {name, rule, doc, nullptr, 0, params, row_hazards<op>};
 }
 
 // Calls a rule with the operands [g, a, b, c, y].
@@ -134,7 +145,7 @@ constexpr OpInfo info(const char* name, const char* doc, int params = 0, Backwar
 
 const ElementwiseOp elementwise_ops[kElementwiseOps] = {
 #define TAPIR_UNARY0(name, types, saves, onnx, low, high, doc, forward, backward) \
-    {info(#name, doc),                                                            \
+    {info<Elementwise::name>(#name, doc),                                         \
      Elementwise::name,                                                           \
      saves,                                                                       \
      1,                                                                           \
@@ -145,7 +156,7 @@ const ElementwiseOp elementwise_ops[kElementwiseOps] = {
      high,                                                                        \
      {TAPIR_CALL(name##_backward(rules::Flow(*t[0]), *t[1], *t[4]))}},
 #define TAPIR_UNARY1(name, p0, d0, types, saves, onnx, low, high, doc, forward, backward) \
-    {info(#name, doc, 1),                                                                 \
+    {info<Elementwise::name>(#name, doc, 1),                                              \
      Elementwise::name,                                                                   \
      saves,                                                                               \
      1,                                                                                   \
@@ -156,7 +167,7 @@ const ElementwiseOp elementwise_ops[kElementwiseOps] = {
      high,                                                                                \
      {TAPIR_CALL(name##_backward(rules::Flow(*t[0]), *t[1], *t[4], p[0]))}},
 #define TAPIR_UNARY2(name, p0, d0, p1, d1, types, saves, onnx, low, high, doc, forward, backward) \
-    {info(#name, doc, 2),                                                                         \
+    {info<Elementwise::name>(#name, doc, 2),                                                      \
      Elementwise::name,                                                                           \
      saves,                                                                                       \
      1,                                                                                           \
@@ -166,9 +177,10 @@ const ElementwiseOp elementwise_ops[kElementwiseOps] = {
      low,                                                                                         \
      high,                                                                                        \
      {TAPIR_CALL(name##_backward(rules::Flow(*t[0]), *t[1], *t[4], p[0], p[1]))}},
-#define TAPIR_PREDICATE(name, onnx, doc, forward) {info(#name, doc, 0, NonDiff), Elementwise::name, SaveNone, 1, Bool, true, {}, -3, 3, {}},
+#define TAPIR_PREDICATE(name, onnx, doc, forward) \
+    {info<Elementwise::name>(#name, doc, 0, NonDiff), Elementwise::name, SaveNone, 1, Bool, true, {}, -3, 3, {}},
 #define TAPIR_BINARY(name, types, saves, onnx, low, high, doc, forward, backward_a, backward_b) \
-    {info(#name, doc),                                                                          \
+    {info<Elementwise::name>(#name, doc),                                                       \
      Elementwise::name,                                                                         \
      saves,                                                                                     \
      2,                                                                                         \
@@ -179,9 +191,10 @@ const ElementwiseOp elementwise_ops[kElementwiseOps] = {
      high,                                                                                      \
      {TAPIR_CALL(name##_backward_a(rules::Flow(*t[0]), *t[1], *t[2], *t[3], *t[4])),            \
       TAPIR_CALL(name##_backward_b(rules::Flow(*t[0]), *t[1], *t[2], *t[3], *t[4]))}},
-#define TAPIR_COMPARE(name, onnx, doc, forward) {info(#name, doc, 0, NonDiff), Elementwise::name, SaveNone, 2, Bool, true, {}, -3, 3, {}},
+#define TAPIR_COMPARE(name, onnx, doc, forward) \
+    {info<Elementwise::name>(#name, doc, 0, NonDiff), Elementwise::name, SaveNone, 2, Bool, true, {}, -3, 3, {}},
 #define TAPIR_TERNARY(name, types, saves, onnx, low, high, doc, forward, backward_a, backward_b, backward_c) \
-    {info(#name, doc),                                                                                       \
+    {info<Elementwise::name>(#name, doc),                                                                    \
      Elementwise::name,                                                                                      \
      saves,                                                                                                  \
      3,                                                                                                      \

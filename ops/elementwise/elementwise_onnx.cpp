@@ -78,6 +78,7 @@ OnnxValues operands(const OnnxCall& x, DType dtype) {
 constexpr const char* NoOnnx = nullptr;
 
 struct Row {
+    Elementwise op;
     std::string_view name;
     const char* onnx;  // null: it is composed
     ElementTypes types;
@@ -85,6 +86,12 @@ struct Row {
     V (*expression)(const OnnxValues& operands, const double* params);
     const char* params[2];
 };
+
+// True for comparisons that compare bools themselves.
+bool is_of_bools(Elementwise op) {
+    using enum Elementwise;
+    return op == eq || op == ne || op == logical_and || op == logical_or || op == logical_xor || op == logical_not;
+}
 
 V bits(const char* op, const OnnxCall& x) {
     const DType dtype = x.result_dtype();
@@ -120,17 +127,17 @@ V shifted(const OnnxCall& x, bool left) {
 
 V apply(const Row& row, const OnnxCall& x) {
     if (row.types == Integral) {
-        if (row.onnx == std::string_view("BitShift")) return shifted(x, row.name == "bitwise_left_shift");
+        if (row.onnx == std::string_view("BitShift")) return shifted(x, row.op == Elementwise::bitwise_left_shift);
         return bits(row.onnx, x);
     }
     const DType met_in = row.to_bool ? met(x) : x.result_dtype();
-    const bool bool_as_is = row.to_bool && (row.name == "eq" || row.name == "ne" || row.name.substr(0, 8) == "logical_");
+    const bool bool_as_is = row.to_bool && is_of_bools(row.op);
     const DType dtype = bool_as_is && met_in == bool_ ? bool_ : computed_as(met_in);
     const OnnxValues v = operands(x, dtype);
     const bool is_double = dtype == DType::float64;
-    if (row.name == "leaky_relu" && !is_double) return x.node("LeakyRelu", {v[0]}, {{"alpha", x.real("negative_slope")}});
-    if (row.name == "elu" && !is_double) return x.node("Elu", {v[0]}, {{"alpha", x.real("alpha")}});
-    if (row.name == "clamp" || row.name == "hardtanh") {
+    if (row.op == Elementwise::leaky_relu && !is_double) return x.node("LeakyRelu", {v[0]}, {{"alpha", x.real("negative_slope")}});
+    if (row.op == Elementwise::elu && !is_double) return x.node("Elu", {v[0]}, {{"alpha", x.real("alpha")}});
+    if (row.op == Elementwise::clamp || row.op == Elementwise::hardtanh) {
         const double low = x.real(row.params[0]), high = x.real(row.params[1]);
         if (low <= high) {
             const bool is_low = low > -__builtin_inf(), is_high = high < __builtin_inf();
@@ -139,11 +146,12 @@ V apply(const Row& row, const OnnxCall& x) {
             return is_high ? x.node("Min", {v[0], x.scalar(high, dtype)}) : v[0];
         }
     }
-    if (row.name == "relu6") return x.node("Clip", {v[0], x.scalar(0, dtype), x.scalar(6, dtype)});
-    if (row.name == "hardsigmoid" && !is_double) return x.node("HardSigmoid", {v[0]}, {{"alpha", 1.0 / 6}, {"beta", 0.5}});
-    if (row.name == "softplus" && !is_double && x.real("beta") == 1 && x.real("threshold") == 20) return x.node("Softplus", {v[0]});
-    if (row.name == "logsigmoid" && !is_double) return -x.node("Softplus", {-v[0]});
-    if (row.name == "parametric_relu" && is_floating(dtype) && !is_double && x.shape(0) == x.result_shape()) return x.node("PRelu", {v[0], v[1]});
+    if (row.op == Elementwise::relu6) return x.node("Clip", {v[0], x.scalar(0, dtype), x.scalar(6, dtype)});
+    if (row.op == Elementwise::hardsigmoid && !is_double) return x.node("HardSigmoid", {v[0]}, {{"alpha", 1.0 / 6}, {"beta", 0.5}});
+    if (row.op == Elementwise::softplus && !is_double && x.real("beta") == 1 && x.real("threshold") == 20) return x.node("Softplus", {v[0]});
+    if (row.op == Elementwise::logsigmoid && !is_double) return -x.node("Softplus", {-v[0]});
+    if (row.op == Elementwise::parametric_relu && is_floating(dtype) && !is_double && x.shape(0) == x.result_shape())
+        return x.node("PRelu", {v[0], v[1]});
     if (row.onnx && !row.params[0] && is_alike(row.onnx, dtype)) {
         return x.node(row.onnx, row.to_bool ? bool_ : dtype, v);
     }
@@ -153,8 +161,9 @@ V apply(const Row& row, const OnnxCall& x) {
 }
 
 using K = double;  // a template has its own K
-#define TAPIR_ROW(name, onnx, types, to_bool, p0, p1, ...) \
-    Row{#name, onnx, types, to_bool, [](const OnnxValues& v, [[maybe_unused]] const double* p) -> V { return __VA_ARGS__; }, {p0, p1}},
+#define TAPIR_ROW(name, onnx, types, to_bool, p0, p1, ...)                                                                  \
+    Row{Elementwise::name, #name, onnx, types, to_bool, [](const OnnxValues& v, [[maybe_unused]] const double* p) -> V { return __VA_ARGS__; }, \
+        {p0, p1}},
 #define TAPIR_UNARY0(name, types, saves, onnx, low, high, doc, forward, backward) \
     TAPIR_ROW(name, onnx, types, false, nullptr, nullptr, [](const V& x) -> V { return forward; }(v[0]))
 #define TAPIR_UNARY1(name, p0, d0, types, saves, onnx, low, high, doc, forward, backward) \

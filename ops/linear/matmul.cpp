@@ -33,6 +33,7 @@ void linear_rule(Backward& b);
 
 }  // namespace
 
+TAPIR_HAZARDS(matmul, hazard::products);
 TAPIR_OP(matmul, matmul_rule, "Matrix product with broadcast batch dimensions.", TAPIR_SAMPLE("f(2,3) f(3,4)", matmul(x[0], x[1])),
          TAPIR_SAMPLE("f(3) f(3)", matmul(x[0], x[1])), TAPIR_SAMPLE("f(2,3) f(3)", matmul(x[0], x[1])),
          TAPIR_SAMPLE("f(3) f(3,2)", matmul(x[0], x[1])), TAPIR_SAMPLE("f(2,3,4) f(4,2)", matmul(x[0], x[1])),
@@ -45,6 +46,7 @@ TAPIR_OP(baddbmm, Composed, "beta * c + alpha * a b, of batches.",
          TAPIR_SAMPLE("f(3) f(3,4) f(4)", addmv(x[0], x[1], x[2])), TAPIR_SAMPLE("f(4) f(4)", vdot(x[0], x[1])));
 TAPIR_OP(bilinear, Composed, "Sums over products of two inputs.", TAPIR_SAMPLE("f(2,3) f(2,4) f(5,3,4) f(5)", bilinear(x[0], x[1], x[2], x[3])),
          TAPIR_SAMPLE("f(2,3,2) f(2,3,2) f(1,2,2)", bilinear(x[0], x[1], x[2])), TAPIR_SAMPLE("f(2) f(3) f(4,2,3)", bilinear(x[0], x[1], x[2])));
+TAPIR_HAZARDS(linear, hazard::products);
 TAPIR_OP(linear, linear_rule, "x W^T + b.", TAPIR_SAMPLE("f(2,3) f(4,3) f(4)", linear(x[0], x[1], x[2])),
          TAPIR_SAMPLE("f(3) f(4,3) f(4)", linear(x[0], x[1], x[2])), TAPIR_SAMPLE("f(2,3) f(4,3)", linear(x[0], x[1])),
          TAPIR_SAMPLE("f(2,3,4) f(2,4) f(2)", linear(x[0], x[1], x[2])), TAPIR_SAMPLE("f(1,5) f(3,5) f(3)", linear(x[0], x[1], x[2])));

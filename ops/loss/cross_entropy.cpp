@@ -37,6 +37,7 @@ Tensor cross_entropy_backward(const In& g, const In& logits, const In& targets, 
 
 }  // namespace
 
+TAPIR_HAZARDS(cross_entropy, hazard::rows_of_exponentials | hazard::targets);
 TAPIR_OP(cross_entropy, cross_entropy_rule, "-log softmax(logits)[target].", TAPIR_SAMPLE("f(4,5) i(4)<5", cross_entropy(x[0], x[1])),
          TAPIR_SAMPLE("f(1,5) i(1)<5", cross_entropy(x[0], x[1])), TAPIR_SAMPLE("f(40,5) i(40)<5", cross_entropy(x[0], x[1])),
          TAPIR_SAMPLE("f(7) i()<7", cross_entropy(x[0], x[1])), TAPIR_SAMPLE("f(3,70) i(3)<70", cross_entropy(x[0], x[1])),
@@ -54,6 +55,7 @@ TAPIR_OP(cross_entropy, cross_entropy_rule, "-log softmax(logits)[target].", TAP
          TAPIR_SAMPLE("f(4,5) p(4,5)", cross_entropy(x[0], x[1])),
          TAPIR_SAMPLE_AS("f(2,3,4) p(2,3,4)", "cross_entropy(x[0], x[1], reduction='none', label_smoothing=0.1)",
                          cross_entropy(x[0], x[1], {.reduction = Reduction::none, .label_smoothing = 0.1})));
+TAPIR_HAZARDS(nll_loss, hazard::targets);
 TAPIR_OP(
     nll_loss, nll_loss_rule, "-log_probs[target].", TAPIR_SAMPLE("f(4,5) i(4)<5", nll_loss(x[0], x[1])),
     TAPIR_SAMPLE("f(5) i()<5", nll_loss(x[0], x[1])), TAPIR_SAMPLE("f(2,3,4) i(2,4)<3", nll_loss(x[0], x[1])),

@@ -243,6 +243,7 @@ void sum_rule(Backward& b) {
 
 }  // namespace
 
+TAPIR_HAZARDS(sum, hazard::differences);
 TAPIR_OP(sum, sum_rule, "The sum over dimensions.", TAPIR_SAMPLE("f(3,4)", sum(x[0])), TAPIR_SAMPLE("f(3,4)", sum(x[0], {0})),
          TAPIR_SAMPLE("f(3,4)", sum(x[0], {-1}, true)), TAPIR_SAMPLE("f(2,3,4)", sum(x[0], {2, 0})), TAPIR_SAMPLE("f(2,3,4)", sum(x[0], {1})),
          TAPIR_SAMPLE("f(2,3,4,2)", sum(x[0], {1, 3}, true)), TAPIR_SAMPLE("f(1,4)", sum(x[0], {0})), TAPIR_SAMPLE("f()", sum(x[0])),
@@ -313,6 +314,7 @@ Tensor reduced(const In& x, Over o, const Plan& plan, DType dtype, Scalar empty)
 
 }  // namespace
 
+TAPIR_HAZARDS(mean, hazard::differences | hazard::average);
 TAPIR_OP(mean, mean_rule, "The mean over dimensions.", TAPIR_SAMPLE("f(3,4)", mean(x[0])), TAPIR_SAMPLE("f(3,4)", mean(x[0], {0})),
          TAPIR_SAMPLE("f(3,4)", mean(x[0], {-1}, true)), TAPIR_SAMPLE("f(2,3,4)", mean(x[0], {0, 2})), TAPIR_SAMPLE("f(1,4)", mean(x[0], {0})),
          TAPIR_SAMPLE("f()", mean(x[0])));
@@ -502,6 +504,7 @@ void mend_range(const In& x, double p, Over o, const Tensor& out, const Compute&
 
 }  // namespace
 
+TAPIR_HAZARDS(norm, hazard::steep_at_zero);
 TAPIR_OP(norm, norm_rule, "The p-norm over dimensions.", TAPIR_SAMPLE("f(3,4)", norm(x[0])), TAPIR_SAMPLE("f(3,4)", norm(x[0], 2, {1})),
          TAPIR_SAMPLE("f(3,4)", norm(x[0], 1, {0}, true)), TAPIR_SAMPLE("f(2,3,4)", norm(x[0], 2, {0, 2})),
          TAPIR_SAMPLE("f(3,4)", norm(x[0], 3, {1})), TAPIR_SAMPLE("f(3,4)", norm(x[0], 1.5, {-1})), TAPIR_SAMPLE("u(3,4)", norm(x[0], 0.5, {1})),
@@ -587,11 +590,13 @@ Tensor variance(const In& x, const char* op, Over o, int correction, Finish fini
 
 }  // namespace
 
+TAPIR_HAZARDS(var, hazard::average | hazard::correction);
 TAPIR_OP(var, var_rule, "The variance over dimensions.", TAPIR_SAMPLE_AS("f(3,4)", "var(x[0])", var(x[0])),
          TAPIR_SAMPLE_AS("f(3,4)", "var(x[0], 1, unbiased=False)", var(x[0], {1}, 0)),
          TAPIR_SAMPLE_AS("f(3,4)", "var(x[0], 0, unbiased=True, keepdim=True)", var(x[0], {0}, 1, true)),
          TAPIR_SAMPLE_AS("f(2,3,4)", "var(x[0], (0, 2), unbiased=True)", var(x[0], {0, 2})),
          TAPIR_SAMPLE_AS("f(2,3,4)", "var(x[0], -1, unbiased=True)", var(x[0], {-1})));
+TAPIR_HAZARDS(std, hazard::average | hazard::correction | hazard::steep_at_zero);
 TAPIR_OP(std, std_rule, "The standard deviation over dimensions.", TAPIR_SAMPLE_AS("f(3,4)", "std(x[0])", std(x[0])),
          TAPIR_SAMPLE_AS("f(3,4)", "std(x[0], 1, unbiased=False)", std(x[0], {1}, 0)),
          TAPIR_SAMPLE_AS("f(3,4)", "std(x[0], 0, unbiased=True, keepdim=True)", std(x[0], {0}, 1, true)),

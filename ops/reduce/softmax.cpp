@@ -35,6 +35,7 @@ Tensor log_softmax_backward(const In& g, const In& y, int dim);
 
 }  // namespace
 
+TAPIR_HAZARDS(softmax, hazard::rows_of_exponentials);
 TAPIR_OP(softmax, softmax_rule, "exp(x) / sum(exp(x)) along a dimension.", TAPIR_SAMPLE("f(5)", softmax(x[0], 0)),
          TAPIR_SAMPLE("f(1,5)", softmax(x[0], 1)), TAPIR_SAMPLE("f(3,4)", softmax(x[0], 0)), TAPIR_SAMPLE("f(3,4)", softmax(x[0], -1)),
          TAPIR_SAMPLE("f(2,3,4)", softmax(x[0], 1)), TAPIR_SAMPLE("f(3,37)", softmax(x[0], 1)), TAPIR_SAMPLE("f()", softmax(x[0], 0)),
@@ -44,10 +45,12 @@ TAPIR_OP(causal_softmax, softmax_rule, "softmax over the first elements of each 
          TAPIR_SAMPLE_AS("f(2,3,6)", "torch.softmax(x[0].masked_fill(torch.ones(3, 6).triu(3) > 0, -float('inf')), 2)", causal_softmax(x[0], 2)),
          TAPIR_SAMPLE_AS("f(4,2)", "torch.softmax(x[0].masked_fill(torch.ones(4, 2).triu(1) > 0, -float('inf')), 1)", causal_softmax(x[0], 0)),
          TAPIR_SAMPLE_AS("f(2,90)", "torch.softmax(x[0].masked_fill(torch.ones(2, 90).triu(88) > 0, -float('inf')), 1)", causal_softmax(x[0], 87)));
+TAPIR_HAZARDS(log_softmax, hazard::rows_of_exponentials);
 TAPIR_OP(log_softmax, log_softmax_rule, "The logarithm of softmax along a dimension, without overflow.", TAPIR_SAMPLE("f(5)", log_softmax(x[0], 0)),
          TAPIR_SAMPLE("f(1,5)", log_softmax(x[0], 1)), TAPIR_SAMPLE("f(3,4)", log_softmax(x[0], 0)), TAPIR_SAMPLE("f(3,4)", log_softmax(x[0], -1)),
          TAPIR_SAMPLE("f(2,3,4)", log_softmax(x[0], 1)), TAPIR_SAMPLE("f(3,37)", log_softmax(x[0], 1)), TAPIR_SAMPLE("f()", log_softmax(x[0], 0)),
          TAPIR_SAMPLE("f(3,1)", log_softmax(x[0], 1)));
+TAPIR_HAZARDS(logsumexp, hazard::rows_of_exponentials);
 TAPIR_OP(logsumexp, logsumexp_rule, "log(sum(exp(x))) over dimensions, without overflow.", TAPIR_SAMPLE("f(5)", logsumexp(x[0], {0})),
          TAPIR_SAMPLE("f(3,4)", logsumexp(x[0], {0})), TAPIR_SAMPLE("f(3,4)", logsumexp(x[0], {-1}, true)),
          TAPIR_SAMPLE("f(2,3,4)", logsumexp(x[0], {0, 2})), TAPIR_SAMPLE("f(2,3,20)", logsumexp(x[0], {2})),

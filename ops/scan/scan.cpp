@@ -46,6 +46,7 @@ Tensor weighted_exps(const Tensor& a, const Tensor& b, const Tensor& g, const We
 
 }  // namespace
 
+TAPIR_HAZARDS(cumsum, hazard::differences);
 TAPIR_OP(cumsum, cumsum_rule, "Running sums along a dimension.", TAPIR_SAMPLE("f(5)", cumsum(x[0], 0)), TAPIR_SAMPLE("f(3,4)", cumsum(x[0], 0)),
          TAPIR_SAMPLE("f(3,4)", cumsum(x[0], -1)), TAPIR_SAMPLE("f(2,3,4)", cumsum(x[0], 1)), TAPIR_SAMPLE("f()", cumsum(x[0], 0)),
          TAPIR_SAMPLE("i(3,4)<9", cumsum(x[0], 1)));
