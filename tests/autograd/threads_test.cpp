@@ -1,8 +1,12 @@
 // What threads compute beside a tape, and tapes that end on other threads than their own.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <future>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "../fails.h"
 #include "../ops/samples.h"
@@ -169,6 +173,44 @@ TEST_CASE("every op's result of another thread is refused where the tape would h
         }
     }
     CHECK(refused > 300);
+}
+
+namespace {
+
+template <int>
+Loc a_line() {
+    return Loc::current();
+}
+
+template <int... N>
+void compute_at_lines(const Tensor& w, std::integer_sequence<int, N...>) {
+    (static_cast<void>(neg(In(w, a_line<N>()))), ...);
+}
+
+}  // namespace
+
+// In a process of its own: the lines that are kept are kept until it ends.
+TEST_CASE("a result of another thread is refused without its line where too many lines are kept already") {
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        const Tensor w = ones({2}).requires_grad_();
+        const Tape tape;
+        const Tensor y = elsewhere([&] {
+            compute_at_lines(w, std::make_integer_sequence<int, 3000>());  // of which 1024 are kept
+            return w * 2;
+        });
+        bool is_refused = false;
+        try {
+            static_cast<void>(y + 1);
+        } catch (const TapeError& error) {
+            is_refused = std::string(error.what()).find("a tensor of shape (2,) was computed on a thread without a tape") != std::string::npos;
+        }
+        ::_exit(is_refused ? 0 : 1);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
 }
 
 TEST_CASE("a tape may end on another thread") {
