@@ -275,7 +275,7 @@ void* allocate_unbacked(Shared& s, std::size_t bytes) noexcept {
         return;
     }
     try {
-        s.large.emplace(bytes, block);
+        s.large.emplace_hint(s.large.lower_bound(bytes), bytes, block);  // before its equals: found first, while it is in the caches
         s.large_bytes += bytes;
     } catch (...) {
         std::free(block);
