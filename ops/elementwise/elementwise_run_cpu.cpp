@@ -390,6 +390,53 @@ namespace {
 // How a row of an operand reaches the loop.
 enum class RowWay : std::uint8_t { direct, turned, converted };
 
+// Arithmetic with one number for a whole row, as of a column or of outer(). The other ops have copies of the number behind each other.
+using NumberLoop = void (*)(i64 n, void* out, const void* x, const void* number);
+
+template <class T, class F>
+void with_number(i64 n, void* out, const void* x, const void* number) {
+    auto* y = static_cast<T*>(out);
+    const auto* a = static_cast<const T*>(x);
+    const T b = *static_cast<const T*>(number);
+#pragma omp simd
+    for (i64 i = 0; i < n; ++i) y[i] = F::of(a[i], b);
+}
+#define TAPIR_OF(name, expression) \
+    struct name {                  \
+        template <class T>         \
+        static T of(T a, T b) {    \
+            return expression;     \
+        }                          \
+    }
+TAPIR_OF(Plus, a + b);
+TAPIR_OF(Minus, a - b);
+TAPIR_OF(MinusFrom, b - a);
+TAPIR_OF(Times, a* b);
+TAPIR_OF(Over, a / b);
+TAPIR_OF(Under, b / a);
+#undef TAPIR_OF
+
+template <class T>
+NumberLoop number_loop_of(Elementwise op, bool number_is_first) {
+    if (op == Elementwise::add) return with_number<T, Plus>;
+    if (op == Elementwise::mul) return with_number<T, Times>;
+    if (op == Elementwise::sub) return number_is_first ? with_number<T, MinusFrom> : with_number<T, Minus>;
+    if (op == Elementwise::div) return number_is_first ? with_number<T, Under> : with_number<T, Over>;
+    return nullptr;
+}
+
+// Returns a loop if operand `number` is one number for each row, and the other one is a row as it is; else null.
+NumberLoop number_loop_of(const ElementwiseArgs& args, int number) {
+    const ElementwiseKernel& kernel = args.kernel;
+    const int last = args.rank - 1;
+    const Operand &x = args.in[1 - number], &one = args.in[number];
+    const DType dtype = stored_as(kernel.compute);
+    if (args.operands != 2 || kernel.gradient_of >= 0 || one.strides[last] != 0 || x.strides[last] != 1) return nullptr;
+    if (args.out_strides[last] != 1 || x.dtype != dtype || one.dtype != dtype || args.out_dtype != dtype) return nullptr;
+    if (dtype == DType::float32) return number_loop_of<float>(kernel.op, number == 0);
+    return dtype == DType::float64 ? number_loop_of<double>(kernel.op, number == 0) : nullptr;
+}
+
 RowWay row_way(const Operand& operand, int last, DType compute) {
     if (operand.dtype != compute) return RowWay::converted;
     if (operand.strides[last] == 1) return RowWay::direct;
@@ -407,11 +454,13 @@ void run_rows(const ElementwiseArgs& args, i64 begin, i64 end) {
     const DType compute = stored_as(args.kernel.compute), loop_out = args.kernel.to_bool ? DType::boolean : compute;
     const i64 size = size_of(compute), out_size = size_of(args.out_dtype);
     const bool is_direct = args.out_dtype == loop_out && args.out_strides[last] == 1;
+    const int number = args.in[0].strides[last] == 0 ? 0 : 1;
+    const NumberLoop number_loop = number_loop_of(args, number);
     RowWay ways[kMaxOperands];
-    i64 chunk = wide;
+    i64 chunk = is_direct ? width : wide;
     for (int k = 0; k < args.operands; ++k) {
         ways[k] = row_way(args.in[k], last, compute);
-        if (ways[k] == RowWay::turned) chunk = narrow;
+        if (ways[k] != RowWay::direct) chunk = smaller(chunk, ways[k] == RowWay::turned ? narrow : wide);
     }
     for (i64 band = begin; band < end; ++band) {
         const i64 first = band % bands * kBandRows, height = smaller(kBandRows, rows - first);
@@ -423,6 +472,13 @@ void run_rows(const ElementwiseArgs& args, i64 begin, i64 end) {
             base[k] = static_cast<const std::byte*>(args.in[k].data) + offset_of(args.in[k].strides) * size_of(args.in[k].dtype);
         }
         std::byte* const out = static_cast<std::byte*>(args.out) + offset_of(args.out_strides) * out_size;
+        if (number_loop) {
+            const auto at = [&](int k, i64 row) { return base[k] + row * args.in[k].strides[last - 1] * size; };
+            for (i64 row = 0; row < height; ++row) {
+                number_loop(width, out + row * args.out_strides[last - 1] * out_size, at(1 - number, row), at(number, row));
+            }
+            continue;
+        }
         for (i64 column = 0; column < width; column += chunk) {
             const i64 count = smaller(chunk, width - column);
             for (int k = 0; k < args.operands; ++k) {

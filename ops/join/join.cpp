@@ -1,4 +1,5 @@
 // cat and stack: write several tensors one after the other into a new one.
+#include <algorithm>
 #include <cstring>
 
 #include "tapir/autograd/op_form.h"
@@ -11,6 +12,7 @@
 #include "tapir/ops/index/index_impl.h"
 #include "tapir/ops/into_impl.h"
 #include "tapir/ops/join/join.h"
+#include "tapir/ops/kernels/launch.h"
 #include "tapir/ops/view/view.h"
 #include "tapir/ops/view/view_impl.h"
 
@@ -187,6 +189,28 @@ void join_on_gpu(const TensorList& list, const Join& join, bool stacked, const T
     gpu::join(args);
 }
 
+// Copies a few rows of the result at a time from all inputs, so that it is written in order.
+void join_rows(const TensorList& list, const Join& join, bool stacked, const TensorImpl* y, int64_t outer) {
+    constexpr int64_t bytes_at_once = 16 << 10;
+    const int64_t row = y->numel / outer, unit = y->strides[join.dim] * static_cast<int64_t>(itemsize(join.dtype));
+    const int64_t row_bytes = join.sizes[join.dim] * unit, rows_at_once = std::max<int64_t>(1, bytes_at_once / row_bytes);
+    share_out(outer, row, [&](int64_t begin, int64_t end) {
+        for (int64_t first = begin; first < end; first += rows_at_once) {
+            const int64_t last = std::min(end, first + rows_at_once);
+            std::byte* start = y->data + first * row_bytes;
+            for (const Tensor& t : list) {
+                const TensorImpl* x = t.impl();
+                if (x->numel == 0) continue;
+                const int64_t bytes = (stacked ? 1 : x->sizes[join.dim]) * unit;
+                const std::byte* from = x->data + first * bytes;
+                std::byte* to = start;
+                for (int64_t r = first; r < last; ++r, from += bytes, to += row_bytes) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+                start += bytes;
+            }
+        }
+    });
+}
+
 // Writes for both, which write the same: each input is `outer` runs of elements, which follow each other in the result.
 Tensor write_join(const TensorList& list, const Join& join, bool stacked) {
     constexpr int64_t most = INT64_MAX / 8;  // elements whose bytes can be counted
@@ -201,25 +225,19 @@ Tensor write_join(const TensorList& list, const Join& join, bool stacked) {
     const int64_t inner = y->strides[join.dim];
     int64_t outer = 1;
     for (int d = 0; d < join.dim; ++d) outer *= join.sizes[d];
-    const auto item = static_cast<int64_t>(itemsize(join.dtype));
-    const int64_t row_bytes = join.sizes[join.dim] * inner * item;
     constexpr int64_t parallel_bytes = 1 << 20;  // from this size on copy_elements shares the work out
-    const bool by_rows = join.plain && y->numel * item < parallel_bytes;
+    if (join.plain && (outer > 1 || y->numel * static_cast<int64_t>(itemsize(join.dtype)) < parallel_bytes)) [[likely]] {
+        join_rows(list, join, stacked, y, outer);
+        return out;
+    }
     int64_t start = 0;  // along the dimension
     for (const Tensor& t : list) {
         const TensorImpl* x = t.impl();
         if (x->numel == 0) continue;
-        if (by_rows) [[likely]] {
-            const auto bytes = static_cast<std::size_t>((stacked ? 1 : x->sizes[join.dim]) * inner * item);
-            const std::byte* from = x->data;
-            std::byte* to = y->data + start * inner * item;
-            for (int64_t row = 0; row < outer; ++row, from += bytes, to += row_bytes) std::memcpy(to, from, bytes);
-        } else {
-            Shape strides = out.strides();
-            if (stacked) strides.erase(join.dim);
-            const detail::CallLine call(list.loc);
-            copy_elements(detail::make_view(y, t.shape(), strides, start * inner), t);
-        }
+        Shape strides = out.strides();
+        if (stacked) strides.erase(join.dim);
+        const detail::CallLine call(list.loc);
+        copy_elements(detail::make_view(y, t.shape(), strides, start * inner), t);
         start += stacked ? 1 : x->sizes[join.dim];
     }
     return out;

@@ -46,6 +46,28 @@ TEST_CASE("large joins", "[join]") {
     CHECK(all(wide.narrow(1, 300, 77) == b).item<bool>());
     const Tensor both = stack({a, a}, 1);
     CHECK(all(both.select(1, 1) == a).item<bool>());
+    // Rows of a few bytes and of many, at the front, in the middle and at the end.
+    for (const DType dtype : {uint8, float32, float64}) {
+        for (const std::int64_t width : {1, 3, 5000}) {
+            for (const int dim : {0, 1, 2}) {
+                std::vector<Tensor> parts;
+                for (const std::int64_t size : {2, 0, 1, 7}) {
+                    Shape shape{13, 5, width};
+                    shape[dim] = size;
+                    parts.push_back(randint(0, 100, shape).to(dtype));
+                }
+                const Tensor joined = cat(parts, dim);
+                std::int64_t start = 0;
+                for (const Tensor& part : parts) {
+                    CHECK(equal(joined.narrow(dim, start, part.size(dim)), part));
+                    start += part.size(dim);
+                }
+                CHECK(joined.size(dim) == start);
+                const Tensor together = stack({parts[0], parts[0] + 1, parts[0] + 2}, dim);
+                for (int k = 0; k < 3; ++k) CHECK(equal(together.select(dim, k), parts[0] + k));
+            }
+        }
+    }
 }
 
 TEST_CASE("a thousand recorded tensors are joined", "[join]") {

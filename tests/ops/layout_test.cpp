@@ -75,6 +75,29 @@ TEST_CASE("two operands in any two layouts", "[layout]") {
     }
 }
 
+TEST_CASE("arithmetic with a number for each row", "[layout]") {
+    manual_seed(4);
+    for (const DType dtype : {float32, float64}) {
+        for (const int64_t m : {64, 80, 301, 1027}) {
+            const Tensor column = randn({35, 1}, dtype), row = randn({m}, dtype), wide = randn({35, m + 3}, dtype).narrow(1, 2, m);
+            for (const Tensor& x : {row, wide}) {
+                INFO(name(dtype) << ", " << m << (x.dim() == 1 ? ", outer" : ", of a matrix"));
+                const Tensor a = x.expand({35, m}).contiguous(), b = column.expand({35, m}).contiguous();  // these take the fast path
+                CHECK(equal(x + column, a + b));
+                CHECK(equal(x - column, a - b));
+                CHECK(equal(column - x, b - a));
+                CHECK(equal(x * column, a * b));
+                CHECK(equal(x / column, a / b));
+                CHECK(equal(column / x, b / a));
+            }
+            Tensor y = wide.clone();
+            y.narrow(0, 1, 34).sub_(column.narrow(0, 1, 34));
+            CHECK(equal(y[0], wide[0]));
+            CHECK(equal(y.narrow(0, 1, 34), (wide - column).narrow(0, 1, 34)));
+        }
+    }
+}
+
 TEST_CASE("operands in other layouts, converted", "[layout]") {
     manual_seed(2);
     for (const DType dtype : {float64, int64, bfloat16, float16, int32, uint8}) {

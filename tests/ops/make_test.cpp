@@ -118,6 +118,15 @@ TEST_CASE("ranges") {
     const std::vector<double> many = values(arange(0, 300000, 1, float64));
     for (std::size_t i = 0; i < many.size(); ++i) REQUIRE(many[i] == static_cast<double>(i));
 
+    for (const std::int64_t count : {1, 3, 4, 5, 7, 8, 30, 200'001}) {
+        for (const std::int64_t step : {1, -3, 1'000'000'007}) {
+            const Tensor range = arange(11, 11 + count * step, step);
+            REQUIRE(range.numel() == count);
+            const auto numbers = range.to_vector<std::int64_t>();
+            for (std::int64_t i = 0; i < count; ++i) REQUIRE(numbers[static_cast<std::size_t>(i)] == 11 + i * step);
+        }
+    }
+
     CHECK(values(linspace(0, 1, 5)) == V{0, 0.25, 0.5, 0.75, 1});
     CHECK(values(linspace(3, 3, 1)) == V{3});
     CHECK(values(linspace(3, 7, 1)) == V{3});
