@@ -153,9 +153,37 @@ const ForwardTable table = {{
 #include "tapir/ops/elementwise/elementwise.def"
 }};
 
+// --- With one number ---------------------------------------------------------------------------------------------------
+
+template <class F, class T, bool kIsFirst>
+void with_number(i64 n, void* out, const void* x, const void* number) {
+    auto* y = static_cast<T*>(out);
+    const auto* a = static_cast<const T*>(x);
+    const T b = *static_cast<const T*>(number);
+#pragma omp simd
+    for (i64 i = 0; i < n; ++i) y[i] = kIsFirst ? F::apply(b, a[i]) : F::apply(a[i], b);
+}
+
+template <class F>
+NumberLoop number_loop_of(DType dtype, bool is_first) {
+    if (dtype == DType::float32) return is_first ? with_number<F, float, true> : with_number<F, float, false>;
+    if (dtype == DType::float64) return is_first ? with_number<F, double, true> : with_number<F, double, false>;
+    return nullptr;
+}
+
 }  // namespace
 
 const ForwardTable* elementwise_forward() { return &table; }
+
+NumberLoop arithmetic_with_number(Elementwise op, DType dtype, bool is_first) {
+    switch (op) {
+        case Elementwise::add: return number_loop_of<add_forward>(dtype, is_first);
+        case Elementwise::sub: return number_loop_of<sub_forward>(dtype, is_first);
+        case Elementwise::mul: return number_loop_of<mul_forward>(dtype, is_first);
+        case Elementwise::div: return number_loop_of<div_forward>(dtype, is_first);
+        default: return nullptr;
+    }
+}
 
 }  // namespace TAPIR_ISA
 }  // namespace tapir::kernels

@@ -56,6 +56,8 @@ constexpr std::int64_t bands_of_rows(std::int64_t rows) { return (rows + kBandRo
 
 /// out[i] = f(in[0][i], in[1][i], ...) for n elements, n a multiple of kLanes.
 using Loop = void (*)(std::int64_t n, void* out, const void* const* in, const double* params);
+/// out[i] = f(x[i], number) or f(number, x[i]) for any n elements.
+using NumberLoop = void (*)(std::int64_t n, void* out, const void* x, const void* number);
 
 /// The types that loops compute in; others are converted.
 enum class Compute : std::uint8_t { i32, i64, f32, f64 };
@@ -144,6 +146,8 @@ TAPIR_CPU_KERNEL(convert,
 
 TAPIR_CPU_KERNEL(elementwise_forward, const tapir::kernels::ForwardTable*())
 TAPIR_CPU_KERNEL(elementwise_backward, const tapir::kernels::BackwardTable*())
+/// Returns the loop of add, sub, mul or div in float32 or float64; null for others. is_first: the number is the first operand.
+TAPIR_CPU_KERNEL(arithmetic_with_number, tapir::kernels::NumberLoop(tapir::Elementwise op, tapir::DType dtype, bool is_first))
 
 /// Computes all elements.
 TAPIR_GPU_KERNEL(elementwise, void(const tapir::kernels::ElementwiseArgs& args))

@@ -390,42 +390,8 @@ namespace {
 // How a row of an operand reaches the loop.
 enum class RowWay : std::uint8_t { direct, turned, converted };
 
-// Arithmetic with one number for a whole row, as of a column or of outer(). The other ops have copies of the number behind each other.
-using NumberLoop = void (*)(i64 n, void* out, const void* x, const void* number);
-
-template <class T, class F>
-void with_number(i64 n, void* out, const void* x, const void* number) {
-    auto* y = static_cast<T*>(out);
-    const auto* a = static_cast<const T*>(x);
-    const T b = *static_cast<const T*>(number);
-#pragma omp simd
-    for (i64 i = 0; i < n; ++i) y[i] = F::of(a[i], b);
-}
-#define TAPIR_OF(name, expression) \
-    struct name {                  \
-        template <class T>         \
-        static T of(T a, T b) {    \
-            return expression;     \
-        }                          \
-    }
-TAPIR_OF(Plus, a + b);
-TAPIR_OF(Minus, a - b);
-TAPIR_OF(MinusFrom, b - a);
-TAPIR_OF(Times, a* b);
-TAPIR_OF(Over, a / b);
-TAPIR_OF(Under, b / a);
-#undef TAPIR_OF
-
-template <class T>
-NumberLoop number_loop_of(Elementwise op, bool number_is_first) {
-    if (op == Elementwise::add) return with_number<T, Plus>;
-    if (op == Elementwise::mul) return with_number<T, Times>;
-    if (op == Elementwise::sub) return number_is_first ? with_number<T, MinusFrom> : with_number<T, Minus>;
-    if (op == Elementwise::div) return number_is_first ? with_number<T, Under> : with_number<T, Over>;
-    return nullptr;
-}
-
-// Returns a loop if operand `number` is one number for each row, and the other one is a row as it is; else null.
+// Returns a loop if operand `number` is one number for each row, as of a column or of outer(), and the other one is a row as it is; else null:
+// the loops of most ops read copies of the number behind each other.
 NumberLoop number_loop_of(const ElementwiseArgs& args, int number) {
     const ElementwiseKernel& kernel = args.kernel;
     const int last = args.rank - 1;
@@ -433,8 +399,7 @@ NumberLoop number_loop_of(const ElementwiseArgs& args, int number) {
     const DType dtype = stored_as(kernel.compute);
     if (args.operands != 2 || kernel.gradient_of >= 0 || one.strides[last] != 0 || x.strides[last] != 1) return nullptr;
     if (args.out_strides[last] != 1 || x.dtype != dtype || one.dtype != dtype || args.out_dtype != dtype) return nullptr;
-    if (dtype == DType::float32) return number_loop_of<float>(kernel.op, number == 0);
-    return dtype == DType::float64 ? number_loop_of<double>(kernel.op, number == 0) : nullptr;
+    return arithmetic_with_number(kernel.op, dtype, number == 0);
 }
 
 RowWay row_way(const Operand& operand, int last, DType compute) {
