@@ -111,7 +111,7 @@ std::vector<Tensor> outputs(const Result& result) {
 #define TAPIR_SAMPLE_AS(inputs, torch, ...) \
     {inputs, #__VA_ARGS__, []([[maybe_unused]] const std::vector<Tensor>& x) { return ::tapir::detail::outputs(__VA_ARGS__); }, torch}
 
-/// Defines the row `NAME_op`. The line must begin with TAPIR_OP(NAME, since the list of all ops is made from these.
+/// Defines the row `NAME_op`. The build lists all rows: ops/op_list.cmake.
 #ifdef TAPIR_RUNTIME  // the runtime calls ops and no rules
 #define TAPIR_OP(op, rule, documentation, ...)      \
     extern const ::tapir::OpInfo op##_op;           \

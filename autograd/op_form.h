@@ -194,7 +194,6 @@ inline void put_results(Tensor* to, std::vector<Tensor> from) {
 ///     TAPIR_FORM(softmax, 1, SoftmaxAttrs, same(t[0]), softmax(x[0], a.dim), f("dim", a.dim));
 /// `operands`: their number: 2, Operands(2, 3) or Operands::from(1).
 /// `types`: the result types for the operand types t[0], t[1] ..., by the rules of result_types.h.
-/// The line must begin with TAPIR_FORM(NAME, like that of TAPIR_OP.
 #define TAPIR_FORM(op, operands, Attrs, types, call, ...) \
     extern const ::tapir::OpForm op##_form;               \
     constexpr ::tapir::OpForm op##_form = TAPIR_FORM_OF(op, TAPIR_TYPE(operands), TAPIR_TYPE(Attrs), TAPIR_TYPE(types), call, __VA_ARGS__)

@@ -1,4 +1,4 @@
-// Declares the forms of all ops by name, transpose_form or mul_form: passes compare a node's op with them.
+// The forms that graphs and their passes name, to compare a node's op with them or to make a node: transpose_form, mul_form.
 #pragma once
 
 #include "tapir/autograd/op_form.h"
@@ -6,10 +6,14 @@
 
 namespace tapir {
 
-#define TAPIR_FORM_NAME(name) extern const OpForm name##_form;
-#include "tapir/ops/op_list.inc"
-#undef TAPIR_FORM_NAME
+// Of TAPIR_FORM and its like.
+extern const OpForm clone_form, copy_form, empty_form, empty_like_form, fill_form, number_form, to_dtype_form;
+extern const OpForm expand_form, permute_form, reshape_form, slice_form, transpose_form, select_scatter_form, slice_scatter_form;
+extern const OpForm masked_fill_form, mean_form, sum_form, where_form;
+extern const OpForm linear_form, matmul_form, packed_linear_form;
+extern const OpForm cond_form, scan_form, while_loop_form, fused_form, fused_reduce_form;
 
+// Of the rows of elementwise.def.
 #define TAPIR_UNARY0(name, ...) inline constexpr const OpForm& name##_form = elementwise_forms[static_cast<int>(Elementwise::name)];
 #define TAPIR_UNARY1(name, ...) TAPIR_UNARY0(name, )
 #define TAPIR_UNARY2(name, ...) TAPIR_UNARY0(name, )

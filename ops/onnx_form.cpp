@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <string_view>
-#include <unordered_map>
 
 #include "tapir/autograd/attributes.h"
 #include "tapir/core/fail_impl.h"
@@ -19,27 +18,10 @@ namespace tapir {
 
 using std::int64_t;
 
-#define TAPIR_ONNX_NAME(name) extern const OnnxForm name##_onnx;
-#include "tapir/ops/op_list.inc"
-#undef TAPIR_ONNX_NAME
-const OnnxForm* elementwise_onnx(std::string_view op);  // ops/elementwise_onnx.cpp
-
 SymInt numel(const OnnxSizes& shape) {
     SymInt n = 1;
     for (const SymInt& size : shape) n = n * size;
     return n;
-}
-
-const OnnxForm* find_onnx(const char* op) {
-    static const auto* forms = [] {  // never freed: used until the program ends
-        return new std::unordered_map<std::string_view, const OnnxForm*>{
-#define TAPIR_ONNX_NAME(name) {#name, &name##_onnx},
-#include "tapir/ops/op_list.inc"
-#undef TAPIR_ONNX_NAME
-        };
-    }();
-    const auto found = forms->find(op);
-    return found == forms->end() ? elementwise_onnx(op) : found->second;
 }
 
 // --- Lists ------------------------------------------------------------------------------------------------------------------------

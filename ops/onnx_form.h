@@ -382,8 +382,7 @@ inline OnnxValues onnx_values(OnnxValues values) { return values; }
 
 }  // namespace tapir
 
-/// States how an op is written: a function of x, a call, that returns its result or the list of its results. The line must begin with
-/// TAPIR_ONNX(NAME, as that of TAPIR_OP.
+/// States how an op is written: a function of x, a call, that returns its result or the list of its results.
 #ifdef TAPIR_RUNTIME
 #define TAPIR_ONNX(op, ...) static_assert(true)
 #else

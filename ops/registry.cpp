@@ -1,5 +1,5 @@
-// The table of all ops: the rows of elementwise.def, and the TAPIR_OP declarations of the other files (the build makes op_list.inc
-// from those lines).
+// The tables of all ops: the rows of elementwise.def, and what TAPIR_OP, TAPIR_FORM and TAPIR_ONNX define in the other files. The build makes
+// op_list.inc of the objects that these are compiled to.
 #include <algorithm>
 #include <cstring>
 #include <string_view>
@@ -11,12 +11,18 @@
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/forms_impl.h"
+#include "tapir/ops/onnx_form.h"
 
 namespace tapir {
 
 #define TAPIR_OP_NAME(name) extern const OpInfo name##_op;
+#define TAPIR_FORM_NAME(name) extern const OpForm name##_form;
+#define TAPIR_ONNX_NAME(name) extern const OnnxForm name##_onnx;
 #include "tapir/ops/op_list.inc"
 #undef TAPIR_OP_NAME
+#undef TAPIR_FORM_NAME
+#undef TAPIR_ONNX_NAME
+const OnnxForm* elementwise_onnx(std::string_view op);  // elementwise/elementwise_onnx.cpp
 
 std::vector<const OpInfo*> all_ops() {
     std::vector<const OpInfo*> ops = {
@@ -75,6 +81,20 @@ const OpForm* find_form(const char* op) {
     const auto found = all_forms().find(op);
     return found == all_forms().end() ? nullptr : found->second;
 }
+
+#ifndef TAPIR_RUNTIME
+const OnnxForm* find_onnx(const char* op) {
+    static const auto* forms = [] {  // never freed: used until the program ends
+        return new std::unordered_map<std::string_view, const OnnxForm*>{
+#define TAPIR_ONNX_NAME(name) {#name, &name##_onnx},
+#include "tapir/ops/op_list.inc"
+#undef TAPIR_ONNX_NAME
+        };
+    }();
+    const auto found = forms->find(op);
+    return found == forms->end() ? elementwise_onnx(op) : found->second;
+}
+#endif
 
 std::string detail::no_op(std::string_view op) {
     if (is_runtime)
