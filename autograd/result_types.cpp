@@ -6,6 +6,7 @@
 #include "tapir/autograd/attributes.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/size_math_impl.h"
 
 namespace tapir {
 
@@ -307,13 +308,13 @@ SymInt spatial(const std::vector<SymInt>& given, int d, int dims) {
 }
 
 SymInt windows(const SymInt& size, const SymInt& kernel, const SymInt& stride, const SymInt& dilation) {
-    const SymInt rest = size - (dilation * (kernel - 1) + SymInt(1));
+    const SymInt reach = detail::window_reach(kernel, dilation), rest = size - reach;
     if (kernel == SymInt(0) || (rest.is_number() && rest.number() < 0)) {
         refuse<ShapeError>("a window of {} elements does not fit into {}", kernel.str(), size.str());
     }
     if (!stride.is_number()) return unknown();
     if (stride.number() < 1) refuse<ValueError>("a stride of {}", stride.number());
-    return rest.floor_div(stride.number()) + SymInt(1);
+    return detail::window_count(size, reach, stride.number());
 }
 
 ValueType joined(const TypeCall& t, int64_t dim) {
@@ -363,10 +364,7 @@ ValueType sliced(const ValueType& x, int64_t dim, const SymInt& start, const Sym
     need<ValueError>(step > 0, "the step must be positive");
     const SymInt& size = size_of(x, dim);
     if (size.is_number() && start.is_number() && end.is_number()) {
-        const int64_t n = size.number();
-        const auto bound = [n](int64_t at) { return std::clamp<int64_t>(at < 0 ? at + n : at, 0, n); };
-        const int64_t from = bound(start.number()), to = bound(end.number());
-        return resized(x, dim, to > from ? (to - from - 1) / step + 1 : 0);
+        return resized(x, dim, taken_by({start.number(), end.number(), step}, size.number()).length);
     }
     // 0 <= from <= to <= size, or a bound may be clipped.
     const auto bound = [&size](const SymInt& at) { return at.is_number() && at.number() < 0 ? size + at : at; };

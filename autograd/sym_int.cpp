@@ -9,6 +9,7 @@
 
 #include "tapir/autograd/op_names_impl.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/size_math_impl.h"
 
 namespace tapir {
 namespace {

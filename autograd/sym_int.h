@@ -73,15 +73,12 @@ class SymInt {
     std::int64_t after_ = 0;
 };
 
+inline SymInt floor_div(const SymInt& a, std::int64_t by) { return a.floor_div(by); }
+
 /// True if two sizes, or two shapes, may be equal in some run: different numbers never are, different formulas may be.
 inline bool may_equal(const SymInt& a, const SymInt& b) { return !a.is_number() || !b.is_number() || a == b; }
 inline bool may_equal(const std::vector<SymInt>& a, const std::vector<SymInt>& b) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const SymInt& x, const SymInt& y) { return may_equal(x, y); });
 }
-
-namespace detail {
-/// Rounds towards minus infinity; b > 0.
-inline std::int64_t floor_div(std::int64_t a, std::int64_t b) noexcept { return a / b - (a % b < 0 ? 1 : 0); }
-}  // namespace detail
 
 }  // namespace tapir

@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "tapir/autograd/trace/passes/rewrite_impl.h"
+#include "tapir/core/size_math_impl.h"
 
 namespace tapir::detail {
 namespace {

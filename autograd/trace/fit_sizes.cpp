@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "tapir/autograd/trace/fit_impl.h"
+#include "tapir/core/size_math_impl.h"
 
 namespace tapir::detail {
 namespace {

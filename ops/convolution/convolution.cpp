@@ -14,6 +14,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
+#include "tapir/core/size_math_impl.h"
 #include "tapir/core/values_impl.h"
 #include "tapir/ops/autocast_impl.h"
 #include "tapir/ops/batch/batched_impl.h"
@@ -139,15 +140,15 @@ ConvCall call_of(ConvPart part, const Convolution& c) {
     ConvCall call{{}, {}, {}, c.groups, {}, {}};
     Shape ends;
     for (int64_t d = 3 - c.dims; d < 3; ++d) {
-        const int64_t reach = c.dilation[d] * (c.kernel[d] - 1) + 1, moves = (c.out[d] - 1) * c.stride[d];
+        const int64_t reach = detail::window_reach(c.kernel[d], c.dilation[d]), span = detail::window_span(c.out[d], reach, c.stride[d]);
         int64_t after = c.after[d];
         // A conv_transpose with much output_padding has a gradient that leaves out some of its operand.
-        const int64_t windows = (c.in[d] + c.before[d] + after - reach) / c.stride[d] + 1;
-        if (part == ConvPart::output && windows != c.out[d]) after = moves + reach - c.in[d] - c.before[d];
+        const int64_t windows = detail::window_count(c.in[d] + c.before[d] + after, reach, c.stride[d]);
+        if (part == ConvPart::output && windows != c.out[d]) after = span - c.in[d] - c.before[d];
         call.stride.push_back(c.stride[d]);
         call.padding.push_back(c.before[d]);
         call.dilation.push_back(c.dilation[d]);
-        call.output_padding.push_back(c.in[d] - (moves + reach - c.before[d] - after));
+        call.output_padding.push_back(c.in[d] - (span - c.before[d] - after));
         call.kernel_size.push_back(c.kernel[d]);
         ends.push_back(after);
     }
@@ -275,8 +276,8 @@ void set_padding(Convolution& c, const char* op, int dims, const Padding& paddin
     }
     for (int d = 3 - dims; d < 3; ++d) {
         check_spatial(op, "padding", c.before[d], kMostSpatial, loc);  // of padding 'same', too
-        const int64_t reach = c.dilation[d] * (c.kernel[d] - 1) + 1, room = c.in[d] + c.before[d] + c.after[d];
-        c.out[d] = (room - reach) / c.stride[d] + 1;
+        const int64_t reach = detail::window_reach(c.kernel[d], c.dilation[d]), room = c.in[d] + c.before[d] + c.after[d];
+        c.out[d] = detail::window_count(room, reach, c.stride[d]);
         if (c.kernel[d] == 0) fail<ShapeError>(loc, "{}: the kernel has no elements in one of its dimensions", op);
         if (room < reach) {
             fail<ShapeError>(loc, "{}: a kernel that reaches over {} elements does not fit into the input's {} with padding", op, reach, room);
@@ -397,7 +398,8 @@ Tensor conv_transpose(const char* op, int dims, const In& x, const In& weight, c
             fail<ValueError>(x.loc, "{}: output_padding {} must be below the stride {} or the dilation {}", op, more[d], c.stride[d], c.dilation[d]);
         }
         if (c.out[d] > 1) check_spatial(op, "stride", c.stride[d], (int64_t{1} << 61) / (c.out[d] - 1), x.loc);
-        c.in[d] = (c.out[d] - 1) * c.stride[d] - c.before[d] - c.after[d] + c.dilation[d] * (c.kernel[d] - 1) + more[d] + 1;
+        const int64_t reach = detail::window_reach(c.kernel[d], c.dilation[d]);
+        c.in[d] = detail::window_span(c.out[d], reach, c.stride[d]) + more[d] - c.before[d] - c.after[d];
         if (c.in[d] <= 0 || c.out[d] == 0 || c.kernel[d] == 0) {
             fail<ShapeError>(x.loc, "{}: an input of shape {} and a weight of shape {} make a result of size {}", op, x.tensor.shape(),
                              weight.tensor.shape(), c.in[d]);
@@ -536,8 +538,8 @@ ResultTypes types_of(ConvPart part, const TypeCall& t) {
             shape.push_back(windows(in + both, kernel, step, wide));
             continue;
         }
-        const SymInt reach = wide * (kernel - 1) + SymInt(1), more = spatial(t.sizes("output_padding"), d, dims);
-        const SymInt made = (in - 1) * step + reach + more - both;
+        const SymInt span = detail::window_span(in, detail::window_reach(kernel, wide), step);
+        const SymInt made = span + spatial(t.sizes("output_padding"), d, dims) - both;
         need(!(kernel == SymInt(0)) && !(in == SymInt(0)) && !(made.is_number() && made.number() <= 0), "there are no elements");
         shape.push_back(made);
     }

@@ -2,6 +2,7 @@
 // does not know explicit.
 #include <algorithm>
 
+#include "tapir/core/size_math_impl.h"
 #include "tapir/ops/convolution/convolution_impl.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/normalization/channels_impl.h"
@@ -23,8 +24,8 @@ Tensor laid_out(const Tensor& t, bool last, const Loc& loc) {
 
 // True if the same padding on both sides gives a result of that size.
 bool is_symmetric(const Convolution& c, int d) {
-    const int64_t reach = c.dilation[d] * (c.kernel[d] - 1) + 1, room = c.in[d] + 2 * c.before[d];
-    return room >= reach && (room - reach) / c.stride[d] + 1 == c.out[d];
+    const int64_t reach = detail::window_reach(c.kernel[d], c.dilation[d]), room = c.in[d] + 2 * c.before[d];
+    return room >= reach && detail::window_count(room, reach, c.stride[d]) == c.out[d];
 }
 
 // Returns the convolution of an x that includes its padding, in the dimensions where the two sides differ ('same' with an even
@@ -33,7 +34,7 @@ Convolution with_padded_input(const Convolution& conv) {
     Convolution c = conv;
     for (int d = 0; d < 3; ++d) {
         if (is_symmetric(c, d)) continue;
-        c.in[d] = (c.out[d] - 1) * c.stride[d] + c.dilation[d] * (c.kernel[d] - 1) + 1;
+        c.in[d] = detail::window_span(c.out[d], detail::window_reach(c.kernel[d], c.dilation[d]), c.stride[d]);
         c.before[d] = 0;
     }
     return c;

@@ -11,6 +11,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
+#include "tapir/core/size_math_impl.h"
 #include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
@@ -323,16 +324,15 @@ void set_windows(const char* op, Attrs& attrs, const Shape& kernel, const Shape&
     set(all, &PoolDim::dilation, dilation, 1, "dilation", dims, op, loc);
     for (int d = 3 - dims; d < 3; ++d) {
         PoolDim& p = all[d];
-        const int64_t reach = (p.kernel - 1) * p.dilation + 1, rest = p.in + 2 * p.before - reach;
+        const int64_t reach = detail::window_reach(p.kernel, p.dilation), room = p.in + 2 * p.before;
         if (2 * p.before > reach) {
             fail<ValueError>(loc, "{}: padding {} is above half of the kernel's reach {}", op, p.before, reach);
         }
-        if (rest < (ceil_mode ? 1 - p.stride : 0) || p.in == 0) {
+        if (room < (ceil_mode ? reach + 1 - p.stride : reach) || p.in == 0) {
             fail<ShapeError>(loc, "{}: a window that reaches over {} elements does not fit into the input's {} with padding {}", op, reach, p.in,
                              p.before);
         }
-        p.out = (rest + (ceil_mode ? p.stride - 1 : 0)) / p.stride + 1;
-        if (ceil_mode && (p.out - 1) * p.stride >= p.in + p.before) --p.out;  // it would begin in the padding at the end
+        p.out = ceil_mode ? detail::window_count_up(p.in, p.before, reach, p.stride) : detail::window_count(room, reach, p.stride);
     }
 }
 
@@ -571,14 +571,12 @@ void avg_fields(Fields& f, PoolCall& a) {
 SymInt windows_in(const SymInt& size, const SymInt& kernel, const SymInt& stride, const SymInt& padding, const SymInt& dilation, bool ceil_mode) {
     const SymInt room = size + SymInt(2) * padding;
     types::need(!(size == SymInt(0)), "a dimension has no elements");
-    const SymInt beyond = SymInt(2) * padding - (dilation * (kernel - 1) + SymInt(1));
+    const SymInt reach = detail::window_reach(kernel, dilation), beyond = SymInt(2) * padding - reach;
     types::need<ValueError>(!beyond.is_number() || beyond.number() <= 0, "the padding is above half of the window");
     if (!ceil_mode) return types::windows(room, kernel, stride, dilation);
     if (!kernel.is_number() || !stride.is_number() || !padding.is_number() || !dilation.is_number()) return types::unknown();
-    // The last one begins in the input, or in the padding before it.
-    const int64_t reach = dilation.number() * (kernel.number() - 1) + 1, step = stride.number();
-    const SymInt all = types::windows(room + SymInt(step - 1), kernel, stride, dilation);
-    return step <= reach - padding.number() ? all : (size + padding + SymInt(-1)).floor_div(step) + SymInt(1);
+    static_cast<void>(types::windows(room + stride - 1, kernel, stride, dilation));  // refuses a window that does not fit
+    return detail::window_count_up(size, padding.number(), reach.number(), stride.number());
 }
 
 // x: (batch, channels, ...)

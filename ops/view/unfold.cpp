@@ -6,6 +6,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
+#include "tapir/core/size_math_impl.h"
 #include "tapir/ops/arrange/arrange.h"
 #include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
@@ -92,7 +93,7 @@ Tensor Tensor::unfold(Dim dim, int64_t size, int64_t step, Loc loc) const {
     Shape sizes = shape(), strides = this->strides();
     sizes.push_back(size, loc);
     strides.push_back(strides[d], loc);
-    sizes[d] = (sizes[d] - size) / step + 1;
+    sizes[d] = detail::window_count(sizes[d], size, step);
     if (sizes[d] > 1) strides[d] *= step;  // a single window has no next one, however far that would be
     detail::checked_numel(sizes, dtype(), loc);
     Tensor view = detail::at_line(loc, [&] { return detail::make_view(impl_, sizes, strides, 0); });
@@ -255,11 +256,11 @@ Columns columns_of(const char* op, int64_t height, int64_t width, const Shape& k
     for_spatial(o.padding, 0, "padding", 2, op, loc, [&](int d, int64_t n) { c.padding[d] = n; });
     for_spatial(o.stride, 1, "stride", 2, op, loc, [&](int d, int64_t n) { c.stride[d] = n; });
     for (int d = 0; d < 2; ++d) {
-        const int64_t reach = c.dilation[d] * (c.kernel[d] - 1) + 1, room = c.size[d] + 2 * c.padding[d];
+        const int64_t reach = detail::window_reach(c.kernel[d], c.dilation[d]), room = c.size[d] + 2 * c.padding[d];
         if (room < reach || c.size[d] == 0) {
             fail<ShapeError>(loc, "{}: windows of {} elements do not fit into the input's {} with padding {}", op, reach, c.size[d], c.padding[d]);
         }
-        c.out[d] = (room - reach) / c.stride[d] + 1;
+        c.out[d] = detail::window_count(room, reach, c.stride[d]);
     }
     return c;
 }
@@ -315,7 +316,7 @@ ValueType windowed(const TypeCall& t, int64_t dim) {
     need<ValueError>(!step.is_number() || step.number() > 0, "there is less than one element from window to window");
     const SymInt &all = size_of(x, dim), rest = all - size;
     need(!rest.is_number() || rest.number() >= 0, "a window does not fit");
-    const ValueType places = resized(x, dim, step.is_number() ? rest.floor_div(step.number()) + SymInt(1) : unknown());
+    const ValueType places = resized(x, dim, step.is_number() ? detail::window_count(all, size, step.number()) : unknown());
     return shaped(x, appended(places.shape, {size}));
 }
 

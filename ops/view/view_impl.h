@@ -1,10 +1,8 @@
 // Parts of tensors, for the ops that make views of their own.
 #pragma once
 
-#include <algorithm>
-
 #include "tapir/autograd/backward_impl.h"
-#include "tapir/core/index.h"
+#include "tapir/core/size_math_impl.h"
 
 namespace tapir {
 
@@ -29,17 +27,6 @@ struct DiagonalCall {
     std::int64_t offset = 0;
     int dim1 = 0, dim2 = 1;
 };
-/// The part of `size` elements that a slice takes: the first one, and how many, a step apart.
-struct Taken {
-    std::int64_t start, length;
-};
-inline Taken taken_by(const Slice& range, std::int64_t size) {
-    const auto position = [size](std::int64_t p, std::int64_t open) {
-        return p == Slice::kOpen ? open : std::clamp<std::int64_t>(p < 0 ? p + size : p, 0, size);
-    };
-    const std::int64_t start = position(range.start, 0), reach = std::max(position(range.stop, size), start) - start;
-    return {start, reach / range.step + (reach % range.step != 0)};
-}
 /// Returns the arguments of slice(x, dim, range). Throws IndexError, ValueError for a step below 1.
 SliceCall slice_call(const In& x, Dim dim, const Slice& range);
 
