@@ -363,7 +363,7 @@ void check_seen(const char* op, const Tensor& temporary, const Loc& loc) {
 }
 
 void fail_dim(std::int64_t dim, int rank, const char* op, const Loc& loc) {
-    fail<IndexError>(loc, "{}: dimension {} is out of range for a tensor of {} dimensions", op, dim, rank);
+    fail<IndexError>(loc, "{}: dimension {} is out of range for a {}-d tensor", op, dim, rank);
 }
 
 double load_double(DType dtype, const void* element) noexcept {

@@ -443,8 +443,8 @@ Tensor matmul_of(const char* op, const In& a, int a_dim, const In& b, int b_dim)
     detail::check_defined(a, op);
     detail::check_defined(b, op);
     if (a.tensor.dim() != a_dim || b.tensor.dim() != b_dim) {
-        fail<ShapeError>(a.loc, "{}: needs a tensor of {} and one of {} dimensions, got {} and {}{}", op, a_dim, b_dim, a.tensor.shape(),
-                         b.tensor.shape(), a_dim > 1 ? "; matmul() takes others" : "");
+        fail<ShapeError>(a.loc, "{}: needs a {}-d and a {}-d tensor, got {} and {}{}", op, a_dim, b_dim, a.tensor.shape(), b.tensor.shape(),
+                         a_dim > 1 ? "; matmul() takes others" : "");
     }
     if (a_dim == 3 && a->sizes[0] != b->sizes[0]) {
         fail<ShapeError>(a.loc, "{}: batch sizes differ: {} x {}", op, a.tensor.shape(), b.tensor.shape());

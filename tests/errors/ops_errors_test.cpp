@@ -139,7 +139,7 @@ TEST_CASE("errors of ops that others are made of name the op that was called") {
     FAILS(ShapeError, "dstack: shapes (3, 4, 1) and (1, 2, 1) differ in another dimension than 2", dstack({x, v}));
     FAILS(ShapeError, "column_stack: shapes (3, 4) and (2, 1) differ in another dimension than 1", column_stack({x, v}));
     FAILS(ValueError, "tile: a number of copies must not be negative: (1, -1)", tile(x, {-1}));
-    FAILS(ShapeError, "vdot: needs a tensor of 1 and one of 1 dimensions, got (3, 4) and (3, 4)", vdot(x, x));
+    FAILS(ShapeError, "vdot: needs a 1-d and a 1-d tensor, got (3, 4) and (3, 4)", vdot(x, x));
     const Tensor whole = zeros({2}, int64);
     FAILS(DTypeError, "var_mean: needs a floating dtype, got int64", static_cast<void>(var_mean(whole)));
     FAILS(IndexError, "std_mean: dimension 9 is out of range", static_cast<void>(std_mean(x, {9})));
