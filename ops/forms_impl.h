@@ -7,11 +7,13 @@
 namespace tapir {
 
 // Of TAPIR_FORM and its like.
-extern const OpForm clone_form, copy_form, empty_form, empty_like_form, fill_form, number_form, to_dtype_form;
-extern const OpForm expand_form, permute_form, reshape_form, slice_form, transpose_form, select_scatter_form, slice_scatter_form;
-extern const OpForm masked_fill_form, mean_form, sum_form, where_form;
-extern const OpForm linear_form, matmul_form, packed_linear_form;
-extern const OpForm cond_form, scan_form, while_loop_form, fused_form, fused_reduce_form;
+extern const OpForm clone_form, copy_form, empty_form, empty_like_form, fill_form, full_form, full_like_form, number_form, ones_form, zeros_form,
+    zeros_like_form, to_device_form, to_dtype_form;
+extern const OpForm cat_form, expand_form, permute_form, pieces_form, reshape_form, select_form, select_scatter_form, slice_form, slice_scatter_form,
+    stack_form, transpose_form, windows_form;
+extern const OpForm all_form, amax_form, amin_form, any_form, logsumexp_form, mean_form, prod_form, sum_form;
+extern const OpForm batch_norm_form, conv_transpose_form, convolution_form, linear_form, matmul_form, packed_linear_form;
+extern const OpForm masked_fill_form, where_form, cond_form, scan_form, while_loop_form, fused_form, fused_reduce_form;
 
 // Of the rows of elementwise.def.
 #define TAPIR_UNARY0(name, ...) inline constexpr const OpForm& name##_form = elementwise_forms[static_cast<int>(Elementwise::name)];
