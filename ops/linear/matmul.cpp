@@ -209,7 +209,15 @@ void multiply_all(const Tensor& out, const Tensor& a, const Tensor& b, int64_t m
     const int64_t count = batch.numel();
     if (count == 0 || m * n == 0) return;
     // Leading dimensions of a are rows of one product when b is the same for all of them. Such a product may add in another order.
-    int64_t stride = m * left.row;
+    int64_t row = left.row;
+    if (m == 1 && left.col == 1) {  // the stride of a single row says nothing: rows lie as far apart as the innermost batch's
+        for (int d = left.batch.rank(); d-- > 0;) {
+            if (left.batch.raw(d) == 1) continue;
+            row = std::max(k, left.batch_strides.raw(d));
+            break;
+        }
+    }
+    int64_t stride = m * row;
     bool rows = !is_deterministic();
     for (int d = left.batch.rank(); d-- > 0;) {
         rows &= left.batch.raw(d) == 1 || left.batch_strides.raw(d) == stride;
@@ -217,6 +225,7 @@ void multiply_all(const Tensor& out, const Tensor& a, const Tensor& b, int64_t m
     }
     if (right.batch.numel() == 1 && (count == 1 || (rows && left.batch.numel() == count))) {
         p.m = count * m;
+        p.a_row = row;
         return multiply(p, device);
     }
     const Batch dims = merged_batch(batch, left, right);

@@ -66,6 +66,23 @@ TEST_CASE("truth values are not subtracted, integers have no negative powers") {
     CHECK(i.to_vector<int>() == std::vector<int>{2, -3});
 }
 
+// Such rows have strides that say nothing, in dimensions of one element.
+TEST_CASE("products of single rows in every layout") {
+    const Tensor weight = randn({5, 4}, float64);
+    const auto check = [&](const Tensor& rows) {  // (n, 1, 5)
+        const Tensor y = matmul(rows, weight);
+        for (int64_t i = 0; i < rows.size(0); ++i) CHECK(allclose(y[i], matmul(rows[i].contiguous(), weight)));
+    };
+    const Tensor x = randn({1, 7, 5}, float64), wide = randn({1, 7, 10}, float64);
+    check(permute(x, {1, 0, 2}));
+    check(permute(wide, {1, 0, 2}).slice(2, Slice(2, 7)));
+    check(permute(wide, {1, 0, 2}).slice(2, Slice(0, 10, 2)));
+    check(permute(randn({5, 7, 1}, float64), {1, 2, 0}));
+    check(expand(randn({1, 1, 5}, float64), {7, 1, 5}));
+    check(unsqueeze(randn({11}, float64).unfold(0, 5, 1), 1));  // rows that overlap
+    check(permute(x, {1, 0, 2})[Slice(0, 7, 3)]);
+}
+
 TEST_CASE("products added to a tensor that beta = 0 leaves out") {
     const Tensor bad = full({2, 2}, NAN);
     CHECK(equal(addmm(bad, eye(2), eye(2), 0), eye(2)));
