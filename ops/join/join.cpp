@@ -211,10 +211,41 @@ void join_rows(const TensorList& list, const Join& join, bool stacked, const Ten
     });
 }
 
+bool are_channels_last(const TensorList& list, const Join& join) {
+    if (join.plain || join.rank < 3 || list[0].device() != cpu) return false;
+    for (const Tensor& t : list) {
+        if (t.dtype() != join.dtype || t.dim() != join.rank || !detail::is_channels_last(t.impl())) return false;
+    }
+    return true;
+}
+
+// Joins tensors (batch, channels, spatial...) with their channels last: in memory these are (batch, spatial..., channels), without gaps.
+Tensor join_channels_last(const TensorList& list, const Join& join) {
+    const auto in_order = [&](const Tensor& t) {
+        Shape sizes = t.shape(), strides = t.strides();
+        const int64_t channels = sizes[1], step = strides[1];
+        sizes.erase(1), strides.erase(1);
+        sizes.push_back(channels), strides.push_back(step);
+        return detail::make_view(t.impl(), sizes, strides, 0);
+    };
+    std::vector<Tensor> ordered;
+    for (const Tensor& t : list) ordered.push_back(in_order(t));
+    const Tensor out = detail::make_channels_last(join.shape(), join.dtype, cpu, list.loc), y = in_order(out);
+    Join turned = join;
+    std::copy_n(y.impl()->sizes, join.rank, turned.sizes);
+    turned.dim = join.dim == 0 ? 0 : join.dim == 1 ? join.rank - 1 : join.dim - 1;
+    int64_t outer = 1;
+    for (int d = 0; d < turned.dim; ++d) outer *= turned.sizes[d];
+    join_rows(TensorList(ordered, list.loc), turned, /*stacked=*/false, y.impl(), outer);
+    return out;
+}
+
 // Writes for both, which write the same: each input is `outer` runs of elements, which follow each other in the result.
 Tensor write_join(const TensorList& list, const Join& join, bool stacked) {
     constexpr int64_t most = INT64_MAX / 8;  // elements whose bytes can be counted
     if (join.too_large || join.numel > most) detail::checked_numel(join.shape(), join.dtype, list.loc);
+    if (!stacked && join.numel > 0 && are_channels_last(list, join)) [[unlikely]]
+        return join_channels_last(list, join);
     Tensor out = detail::make_empty(join.sizes, join.rank, join.numel, join.dtype, list[0].device(), list.loc);
     const TensorImpl* y = out.impl();
     if (y->numel == 0) return out;

@@ -158,3 +158,27 @@ TEST_CASE("copies of transposed, cut and turned tensors, of elements of every si
     check_copies<float>(float32);
     check_copies<std::int64_t>(int64);
 }
+
+TEST_CASE("cat of images with their channels last gives such images", "[layout]") {
+    const auto last = [](const Tensor& x) { return permute(permute(x, {0, 2, 3, 1}).contiguous(), {0, 3, 1, 2}); };
+    for (const int dim : {0, 1, 2, 3, -1}) {
+        const Tensor a = randn({2, 3, 4, 5}), b = randn({dim == 0 ? 4 : 2, dim == 1 ? 1 : 3, dim == 2 ? 7 : 4, dim == 3 || dim == -1 ? 1 : 5});
+        const Tensor y = cat({last(a), last(b), last(a)}, dim), wanted = cat({a, b, a}, dim);
+        CHECK(y.shape() == wanted.shape());
+        CHECK(equal(y, wanted));
+        CHECK(y.strides() == last(wanted).strides());
+        CHECK(equal(cat({last(a), b, last(a)}, dim), wanted));                                 // layouts that differ
+        CHECK(equal(cat({last(a), last(b).to(float64)}, dim), cat({a, b.to(float64)}, dim)));  // dtypes that differ
+    }
+    const Tensor video = randn({2, 3, 2, 4, 5}), turned = permute(permute(video, {0, 2, 3, 4, 1}).contiguous(), {0, 4, 1, 2, 3});
+    CHECK(equal(cat({turned, turned}, 1), cat({video, video}, 1)));
+    const Tensor none = last(zeros({2, 0, 4, 5})), some = last(randn({2, 3, 4, 5}));
+    CHECK(equal(cat({some, none, some}, 1), cat({some.contiguous(), some.contiguous()}, 1)));
+    // Gradients go to each part.
+    Tensor w = last(randn({2, 3, 4, 5})).requires_grad_(), v = last(randn({2, 1, 4, 5})).requires_grad_();
+    const Tensor weights = randn({2, 4, 4, 5});
+    Tape tape;
+    tape.backward(sum(cat({w, v}, 1) * weights));
+    CHECK(equal(w.grad(), weights.narrow(1, 0, 3)));
+    CHECK(equal(v.grad(), weights.narrow(1, 3, 1)));
+}
