@@ -65,14 +65,6 @@ TAPIR_OP(conv_transpose, conv_transpose_rule, "The gradient of a convolution wit
 
 namespace {
 
-// The arguments of a convolution, named as PyTorch does: a number for all spatial dimensions, or one for each. padding: the one
-// before the first element, and then that behind the last if it differs (the latter can be negative, in gradients).
-struct ConvCall {
-    Shape stride = 1, padding = 0, dilation = 1;
-    int64_t groups = 1;
-    Shape output_padding = 0;  // conv_transpose
-    Shape kernel_size;         // conv_weight
-};
 Tensor weight_of(const Tensor& x, const Tensor& g, const ConvCall& call);
 
 }  // namespace
@@ -315,21 +307,9 @@ Tensor convolved_in_group(const OpInfo& op, const Convolution& c, const In& x, c
     return detail::in_group({op, x.loc, {&x.tensor, &weight.tensor, &bias}, key, {.same = 0b110}}, of_group);
 }
 
-// ends: options.padding can have both ends, see ConvCall.
-Tensor conv(const char* op, int dims, const In& x, const In& weight, const Tensor& bias, const ConvOptions& options, bool unbatched = false,
-            bool ends = false) {
-    detail::check_defined(x, op);
-    detail::check_defined(weight, op);
-    if (detail::autocast_low(x.tensor, weight.tensor)) [[unlikely]] {
-        const Tensor low_x = lower(x), low_weight = lower(weight);
-        return conv(op, dims, In(low_x, x.loc), In(low_weight, weight.loc), lower(In(bias, x.loc)), options, unbatched, ends);
-    }
-    check_operands(op, dims, x, weight.tensor, bias, 1, options.groups);
-    if (x.tensor.dim() == dims + 1) {
-        const detail::RecordedParts parts(x.loc);
-        const Tensor batch = unsqueeze(x, 0);
-        return squeeze(conv(op, dims, In(batch, x.loc), weight, bias, options, /*unbatched=*/true), 0);
-    }
+// x: with a batch; unbatched: the user's had none. ends: options.padding can have both ends, see ConvCall.
+Convolution sizes_of(const char* op, int dims, const In& x, const In& weight, const Tensor& bias, const ConvOptions& options, bool unbatched,
+                     bool ends) {
     const TensorImpl *in = x.tensor.impl(), *w = weight.tensor.impl();
     Convolution c;
     c.dims = dims;
@@ -351,6 +331,24 @@ Tensor conv(const char* op, int dims, const In& x, const In& weight, const Tenso
     set(c.stride, options.stride, 1, "stride", dims, op, x.loc);
     set(c.dilation, options.dilation, 1, "dilation", dims, op, x.loc);
     set_padding(c, op, dims, options.padding, ends, x.loc);
+    return c;
+}
+
+Tensor conv(const char* op, int dims, const In& x, const In& weight, const Tensor& bias, const ConvOptions& options, bool unbatched = false,
+            bool ends = false) {
+    detail::check_defined(x, op);
+    detail::check_defined(weight, op);
+    if (detail::autocast_low(x.tensor, weight.tensor)) [[unlikely]] {
+        const Tensor low_x = lower(x), low_weight = lower(weight);
+        return conv(op, dims, In(low_x, x.loc), In(low_weight, weight.loc), lower(In(bias, x.loc)), options, unbatched, ends);
+    }
+    check_operands(op, dims, x, weight.tensor, bias, 1, options.groups);
+    if (x.tensor.dim() == dims + 1) {
+        const detail::RecordedParts parts(x.loc);
+        const Tensor batch = unsqueeze(x, 0);
+        return squeeze(conv(op, dims, In(batch, x.loc), weight, bias, options, /*unbatched=*/true), 0);
+    }
+    const Convolution c = sizes_of(op, dims, x, weight, bias, options, unbatched, ends);
     if (detail::in_batch()) [[unlikely]] {
         const auto of_group = [&](const In& batch, const In& of, const Tensor& b) { return conv(op, dims, batch, of, b, options, false, ends); };
         if (Tensor y = convolved_in_group(convolution_op, c, x, weight, bias, of_group); y.defined()) return y;
@@ -482,15 +480,28 @@ namespace {
 
 Tensor bias_of(const FormCall& x) { return x.count > 2 ? x[2] : Tensor(); }
 
-Tensor convolution_of(const FormCall& x, const ConvCall& a) {
-    const int dims = std::clamp(x[0].dim() - 2, 1, 3);
-    const char* const names[] = {"conv1d", "conv2d", "conv3d"};
-    return conv(names[dims - 1], dims, x[0], x[1], bias_of(x), {.stride = a.stride, .padding = a.padding, .dilation = a.dilation, .groups = a.groups},
-                /*unbatched=*/false, /*ends=*/true);
+constexpr const char* kConvNames[] = {"conv1d", "conv2d", "conv3d"};
+int dims_of(const FormCall& x) { return std::clamp(x[0].dim() - 2, 1, 3); }
+ConvOptions options_of(const ConvCall& a) { return {.stride = a.stride, .padding = a.padding, .dilation = a.dilation, .groups = a.groups}; }
+
+}  // namespace
+
+Convolution sizes_of(const FormCall& x, const ConvCall& a) {
+    const int dims = dims_of(x);
+    const char* const op = kConvNames[dims - 1];
+    check_operands(op, dims, x[0], x[1], bias_of(x), 1, a.groups);
+    return sizes_of(op, dims, x[0], x[1], bias_of(x), options_of(a), /*unbatched=*/false, /*ends=*/true);
 }
 
+Tensor convolution_of(const FormCall& x, const ConvCall& a) {
+    const int dims = dims_of(x);
+    return conv(kConvNames[dims - 1], dims, x[0], x[1], bias_of(x), options_of(a), /*unbatched=*/false, /*ends=*/true);
+}
+
+namespace {
+
 Tensor conv_transpose_of(const FormCall& x, const ConvCall& a) {
-    const int dims = std::clamp(x[0].dim() - 2, 1, 3);
+    const int dims = dims_of(x);
     const char* const names[] = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"};
     return conv_transpose(names[dims - 1], dims, x[0], x[1], bias_of(x),
                           {.stride = a.stride, .padding = a.padding, .output_padding = a.output_padding, .groups = a.groups, .dilation = a.dilation},
@@ -516,6 +527,8 @@ ValueType types_of_weight(const TypeCall& t) {
     for (int d = 0; d < dims; ++d) shape.push_back(spatial(t.sizes("kernel_size"), d, dims));
     return shaped(x, std::move(shape));
 }
+
+}  // namespace
 
 ResultTypes types_of(ConvPart part, const TypeCall& t) {
     using namespace types;
@@ -545,8 +558,6 @@ ResultTypes types_of(ConvPart part, const TypeCall& t) {
     }
     return shaped(x, std::move(shape));
 }
-
-}  // namespace
 
 TAPIR_FORM(convolution, Operands(2, 3), ConvCall, types_of(ConvPart::output, t), convolution_of(x, a),
            f("stride", a.stride)("padding", a.padding)("dilation", a.dilation)("groups", a.groups));

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
+#include "tapir/autograd/op_form.h"
 #include "tapir/core/tensor.h"
 #include "tapir/ops/kernels/gpu.h"
 
@@ -25,6 +27,19 @@ struct Convolution {
     std::int64_t group_out() const { return out_channels / groups; }
 };
 
+/// The arguments of a convolution, named as PyTorch does: a number for all spatial dimensions, or one for each. padding: the one
+/// before the first element, and then that behind the last if it differs (the latter can be negative, in gradients).
+struct ConvCall {
+    Shape stride = 1, padding = 0, dilation = 1;
+    std::int64_t groups = 1;
+    Shape output_padding = 0;  // conv_transpose
+    Shape kernel_size;         // conv_weight
+};
+/// Returns the sizes of conv2d(x, weight, bias) and its like, for x (batch, channels, spatial...). Throws what they throw.
+Convolution sizes_of(const FormCall& x, const ConvCall& call);
+/// Calls the op with operands x, weight and perhaps bias.
+Tensor convolution_of(const FormCall& x, const ConvCall& call);
+
 enum class ConvPart : std::uint8_t {
     output,  // computes y from x and w
     input,   // computes the gradient of x from g, the gradient of y, and w
@@ -33,9 +48,18 @@ enum class ConvPart : std::uint8_t {
 /// Returns the shape of the part: (batch, channels, spatial...), or the weight's.
 Shape shape_of(ConvPart part, const Convolution& conv);
 
+ResultTypes types_of(ConvPart part, const TypeCall& t);
+
+/// The weight of one convolution in a graph, as the kernel wants it, kept from run to run until somebody writes to the weight.
+/// Several threads may use it.
+class KeptWeight;
+std::shared_ptr<KeptWeight> make_kept_weight();
+
 /// out = the part, from a and b in the order above. x, y and g have their channels last in memory, w is contiguous; float32 or
-/// bfloat16. bias: for `output`, of the same dtype. Returns false, without work done, if oneDNN is not built in or does not take it.
-bool convolve_by_onednn(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out);
+/// bfloat16. bias: for `output`, of the same dtype. kept: of b, or null. Returns false, without work done, if oneDNN is not built in or
+/// does not take it.
+bool convolve_by_onednn(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
+                        KeptWeight* kept = nullptr);
 
 /// Computes the part by matrix products, for contiguous tensors of float32 or float64; without bias.
 void convolve_by_products(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& out);

@@ -1,5 +1,6 @@
 // Convolution by oneDNN. Activations have their channels last, which it reads and writes as fast as layouts of its own;
-// weights are put into the layout that the primitive asks for, at each call, since training changes them at each step.
+// weights are put into the layout that the primitive asks for, at each call, since training changes them at each step. Graphs keep them: see
+// KeptWeight.
 // Primitives are made once for each set of sizes and kept.
 #include "tapir/ops/convolution/convolution_impl.h"
 
@@ -240,9 +241,41 @@ Tensor room_for(const memory::desc& desc) { return detail::make_empty({static_ca
 
 }  // namespace
 
+class KeptWeight {
+ public:
+    // The elements of this weight in a layout; undefined if they are not kept, or if the weight was written to since.
+    Tensor find(const Tensor& weight, std::uint32_t version, const memory::desc& layout) {
+        if (may_change_unseen(weight)) return {};
+        const std::lock_guard lock(mutex_);
+        return weight.is_same(weight_) && version == version_ && layout == layout_ ? elements_ : Tensor();
+    }
+    void keep(const Tensor& weight, std::uint32_t version, const memory::desc& layout, const Tensor& elements) {
+        if (may_change_unseen(weight)) return;
+        const std::lock_guard lock(mutex_);
+        weight_ = weight;
+        version_ = version;
+        layout_ = layout;
+        elements_ = elements;
+    }
+
+ private:
+    // Without a new version.
+    static bool may_change_unseen(const Tensor& weight) noexcept {
+        const Storage& storage = *weight.impl()->storage;
+        return __atomic_load_n(&storage.is_exposed, __ATOMIC_RELAXED) || storage.is_unchecked;
+    }
+
+    std::mutex mutex_;
+    Tensor weight_, elements_;  // the weight is held: no other can take its address
+    std::uint32_t version_ = 0;
+    memory::desc layout_;
+};
+std::shared_ptr<KeptWeight> make_kept_weight() { return std::make_shared<KeptWeight>(); }
+
 namespace {
 
-bool convolve(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out, int threads) {
+bool convolve(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out, int threads,
+              KeptWeight* kept_weight) {
     const bool is_bfloat16 = out.dtype() == bfloat16;
     const OpenMPThreadsScope scope(threads);
     const auto kept = primitive_for({conv, part, is_bfloat16, bias.defined(), 0, threads});
@@ -252,14 +285,20 @@ bool convolve(ConvPart part, const Convolution& conv, const Tensor& a, const Ten
     const Pool<Arguments>::Taken own_arguments(kept->arguments, [&] { return kept->make_arguments(); });
     dnnl::stream& stream = *own_stream;
     Arguments& at = *own_arguments;
-    const Tensor scratch = room_for(p.scratch), moved = p.has_reorder ? room_for(p.weight) : Tensor();
+    const Tensor scratch = room_for(p.scratch);
+    Tensor moved = p.has_reorder && part == ConvPart::weight ? room_for(p.weight) : Tensor();
     const auto point = [](memory& place, const Tensor& t) -> memory& {
         place.set_data_handle(t.raw_data());
         return place;
     };
     const auto weight_in = [&](const Tensor& w) {
         if (!p.has_reorder) return point(at.weight, w);
+        const std::uint32_t version = w.impl()->storage->version_now();
+        if (kept_weight) moved = kept_weight->find(w, version, p.weight);
+        if (moved.defined()) return point(at.weight, moved);
+        moved = room_for(p.weight);
         p.reorder.execute(stream, point(at.given_weight, w), point(at.weight, moved));
+        if (kept_weight) kept_weight->keep(w, version, p.weight, moved);
         return at.weight;
     };
     std::unordered_map<int, memory> args{{DNNL_ARG_SCRATCHPAD, point(at.scratch, scratch)}};
@@ -319,7 +358,8 @@ void add_up(const std::vector<Tensor>& parts) {
 
 // Cuts the batch, of at least as many examples as threads, into parts for the threads of the pool. oneDNN's own threads would wait at barriers,
 // and spin between them: that costs the pool its cores.
-bool convolve_in_parts(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out, int threads) {
+bool convolve_in_parts(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out, int threads,
+                       KeptWeight* kept) {
     const bool is_of_weight = part == ConvPart::weight;
     // A gradient of the weight has a part for each thread alone: each takes memory of its own.
     const int64_t parts = is_of_weight || conv.batch < 4 * threads ? threads : 2 * threads;
@@ -335,7 +375,7 @@ bool convolve_in_parts(ConvPart part, const Convolution& conv, const Tensor& a, 
         const auto i = static_cast<std::size_t>(k);
         Convolution own = conv;
         own.batch = firsts[i].size(0);
-        if (!convolve(part, own, firsts[i], seconds[i], bias, results[i], 1)) are_done = false;
+        if (!convolve(part, own, firsts[i], seconds[i], bias, results[i], 1, kept)) are_done = false;
     });
     if (!are_done) return false;
     if (is_of_weight) out.dtype() == bfloat16 ? add_up<BFloat16>(results) : add_up<float>(results);
@@ -352,19 +392,21 @@ static bool is_wrong_in_bfloat16(ConvPart part, const Convolution& c) {
     return part == ConvPart::input ? c.kernel_volume() == 1 && c.group_out() % 2 == 1 : part == ConvPart::weight && c.dims == 3 && has_stride;
 }
 
-bool convolve_by_onednn(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out) {
+bool convolve_by_onednn(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
+                        KeptWeight* kept) {
     if (detail::shapes_only) return true;
     if (out.dtype() == bfloat16 && (!has_fast_bfloat16() || is_wrong_in_bfloat16(part, conv))) return false;
     try {
         const int threads = threads_for(conv);
-        return threads > 1 && conv.batch >= threads ? convolve_in_parts(part, conv, a, b, bias, out, threads)
-                                                    : convolve(part, conv, a, b, bias, out, threads);
+        return threads > 1 && conv.batch >= threads ? convolve_in_parts(part, conv, a, b, bias, out, threads, kept)
+                                                    : convolve(part, conv, a, b, bias, out, threads, kept);
     } catch (const dnnl::error&) {  // oneDNN had no memory of its own: products need less
         return false;
     }
 }
 #else
-bool convolve_by_onednn(ConvPart, const Convolution&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) { return false; }
+std::shared_ptr<KeptWeight> make_kept_weight() { return nullptr; }
+bool convolve_by_onednn(ConvPart, const Convolution&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, KeptWeight*) { return false; }
 #endif
 
 }  // namespace tapir

@@ -100,6 +100,9 @@ Graph prepared(Graph graph, const std::vector<std::string>& outputs, const Loc& 
         if (makes_needed(*node, needed)) nodes.insert(node.get());
     }
     const auto is_needed = [&](const Graph::Node& node) { return nodes.count(&node) > 0; };
+#ifndef TAPIR_RUNTIME  // which has no oneDNN
+    fuse_convolutions(graph, is_needed);
+#endif
     fuse_elementwise(graph, is_needed);
     batch_products(graph, is_needed);
     pack_weights(graph, is_needed);
