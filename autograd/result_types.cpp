@@ -81,7 +81,6 @@ ValueType expanded(const ValueType& x, std::vector<SymInt> shape) {
 }
 
 DType summed(DType dtype) noexcept { return is_floating(dtype) ? dtype : DType::int64; }
-DType computed(DType dtype) noexcept { return dtype == DType::float64 ? dtype : DType::float32; }
 DType floating(DType dtype) noexcept { return is_floating(dtype) ? dtype : default_dtype(); }
 
 template <class E>
@@ -432,7 +431,7 @@ ValueType diagonal(const ValueType& x, const SymInt& offset, int64_t dim1, int64
 
 ResultTypes updated(const TypeCall& t) {
     ResultTypes results{same(alike(t[0], t[1]), t[0].dtype)};
-    for (int i = 2; i + 1 < t.count; ++i) results.push_back(same(alike(t[0], t[i]), computed(t[0].dtype)));
+    for (int i = 2; i + 1 < t.count; ++i) results.push_back(same(alike(t[0], t[i]), computed_in(t[0].dtype)));
     results.push_back(alike(t[t.count - 1], made({2}, DType::float64, cpu)));  // the progress
     return results;
 }

@@ -96,8 +96,6 @@ DType promoted(const TypeCall& t, int from = 0, int count = -1);
 DType floating(DType dtype) noexcept;
 /// The dtype of sums and products of whole numbers: int64.
 DType summed(DType dtype) noexcept;
-/// The dtype of computations for which 16 bits are too few: float32 for all but float64.
-DType computed(DType dtype) noexcept;
 /// The common shape of some operands. A named size beside a number other than 1 becomes that number; beside another name, unknown.
 std::vector<SymInt> broadcast(const TypeCall& t, int from = 0, int count = -1);
 std::vector<SymInt> broadcast(const std::vector<SymInt>& a, const std::vector<SymInt>& b);

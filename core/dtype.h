@@ -77,6 +77,10 @@ constexpr std::size_t itemsize(DType dtype) noexcept {
 
 constexpr bool is_floating(DType dtype) noexcept { return dtype >= DType::float16; }
 
+/// Returns the dtype for computations that 16 bits, or an integer, are too few for: float32 for all but float64. So the CPU computes
+/// with 16-bit floats, which it has no arithmetic for.
+constexpr DType computed_in(DType dtype) noexcept { return dtype == DType::float64 ? DType::float64 : DType::float32; }
+
 /// Returns "float32", "int64", "bool", ...
 const char* name(DType dtype) noexcept;
 

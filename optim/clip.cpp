@@ -43,8 +43,7 @@ std::vector<Tensor> gradients(const char* op, const std::vector<Tensor>& paramet
         const std::lock_guard lock(detail::gradient_mutex());
         if (const SparseRows rows = detail::rows_or_settle(meta, p.shape()); rows.defined()) {
             const DType dtype = rows.values.dtype();
-            SparseRows made =
-                tapir::detail::coalesce({rows.indices, rows.values.to(dtype == float64 ? float64 : float32).contiguous()}, p.shape()[0], loc);
+            SparseRows made = tapir::detail::coalesce({rows.indices, rows.values.to(computed_in(dtype)).contiguous()}, p.shape()[0], loc);
             made.values = made.values.to(dtype);
             meta.rows = {made};
             result.push_back(made.values);

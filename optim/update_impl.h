@@ -16,9 +16,6 @@
 
 namespace tapir::optim {
 
-/// 16-bit floats are updated in float32, and their buffers are float32 too.
-inline DType computed_in(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
-
 /// Converts a buffer after Module::to().
 inline void follow(Tensor& buffer, Device device, DType compute) {
     if (buffer.dtype() != compute) buffer = buffer.to(compute);

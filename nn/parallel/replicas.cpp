@@ -26,7 +26,7 @@ static Shape with_rows(Shape shape, std::int64_t rows) {
 // Rows that occur once, times the factor. A device adds repeated rows in any order when somebody asks for the gradient: the ranks' would differ.
 static SparseRows summed(const SparseRows& rows, std::int64_t row_count, double factor, const Loc& loc) {
     const DType dtype = rows.values.dtype();
-    const Tensor values = rows.values.to(dtype == float64 ? float64 : float32);
+    const Tensor values = rows.values.to(computed_in(dtype));
     const SparseRows once = detail::coalesce({rows.indices, values}, row_count, loc);
     return {once.indices, (once.values * factor).to(dtype)};
 }

@@ -183,7 +183,7 @@ void Shards::receive(Slot& slot, int from, const Loc& loc) const {
         slot.buffers[k] = Tensor();
         if (!(has >> k & 1)) continue;
         const std::int64_t numel = slot.parameter.numel();
-        const DType dtype = slot.parameter.dtype() == float64 ? float64 : float32;
+        const DType dtype = computed_in(slot.parameter.dtype());
         const Tensor flat = tapir::detail::make_empty(Shape{numel}, dtype, cpu, loc);
         for (std::int64_t at = 0; at < numel; at += kPacketBytes)
             flat.narrow(0, at, std::min(kPacketBytes, numel - at)).copy_(group_.recv(from, cpu, loc));

@@ -146,7 +146,7 @@ Tensor histc(In x, int64_t bins, double min, double max) {
     const CallerScope caller(x.loc);
     const HistcCall call{bins, min, max};
     const Tensor out = made_of([&] {
-        const Tensor flat = reshape(x, {-1}).to(dtype == float64 ? float64 : float32);
+        const Tensor flat = reshape(x, {-1}).to(computed_in(dtype));
         if (min == max && x->numel > 0) {
             min = amin(flat).item();
             max = amax(flat).item();
@@ -184,8 +184,6 @@ void check_histogram(const In& x, const HistogramOptions& options) {
     if (!is_floating(x->dtype)) fail<DTypeError>(x.loc, "histogram: needs a floating dtype, got {}; convert with to(float32)", name(x->dtype));
     check_weight(x, options.weight);
 }
-
-DType computed_in(DType dtype) { return dtype == float64 ? float64 : float32; }
 
 // Counts between `edges` (bins + 1,), which are sorted and of the dtype that is computed in.
 HistogramResult count_between(const In& x, const Tensor& edges, const HistogramOptions& options) {

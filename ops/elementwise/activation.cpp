@@ -59,8 +59,7 @@ Tensor gumbel_softmax_of(const In& logits, double tau, bool hard, Dim dim, Gener
     }
     const int d = detail::wrap_dim(dim, logits.tensor.dim(), "gumbel_softmax", logits.loc);
     const detail::RecordedParts parts(logits.loc);
-    const DType dtype = logits->dtype == float64 ? float64 : float32;
-    const TensorOptions options(dtype, logits->device);
+    const TensorOptions options(computed_in(logits->dtype), logits->device);
     const Tensor uniform = generator ? rand(logits.tensor.shape(), *generator, options) : rand(logits.tensor.shape(), options);
     const Tensor exponential = clamp_min(-log1p(-uniform), 1e-30);
     const Tensor soft = softmax((logits.tensor - to(log(exponential), logits->dtype)) / tau, d);

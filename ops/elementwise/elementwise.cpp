@@ -1315,7 +1315,7 @@ Tensor ldexp(In x, In other) {
     detail::check_defined(other, "ldexp");
     const detail::RecordedParts parts(x.loc);
     if (!is_floating(x->dtype) || is_floating(other->dtype)) return mul(x, pow(2.0, other));
-    const DType wide = x->dtype == float64 ? float64 : float32;  // a power may exceed 16 bits even if the result does not
+    const DType wide = computed_in(x->dtype);  // a power may exceed 16 bits even if the result does not
     return mul(x.tensor.to(wide, x.loc), pow(2.0, other.tensor.to(wide, x.loc))).to(x->dtype, x.loc);
 }
 

@@ -141,8 +141,7 @@ Tensor gradient_of_grid(const GridSampleShape& s, const Tensor& x, const Tensor&
     return dgrid;
 }
 
-// 16-bit floats are computed in float32.
-Tensor as_computed(const Tensor& x) { return contiguous(to(x, x.dtype() == float64 ? float64 : float32)); }
+Tensor as_computed(const Tensor& x) { return contiguous(to(x, computed_in(x.dtype()))); }
 
 // --- The gradients by differentiable ops -----------------------------------------------------------------------------------
 
@@ -224,7 +223,7 @@ struct Wanted {
 };
 std::vector<Tensor> gradients_of_ops(const GridSampleShape& s, const Tensor& given_g, const Tensor& given_x, const Tensor& given_grid,
                                      Wanted wanted) {
-    const DType dtype = given_g.dtype() == float64 ? float64 : float32;  // 16 bits would move a position to another pixel
+    const DType dtype = computed_in(given_g.dtype());  // 16 bits would move a position to another pixel
     const Tensor g = to(given_g, dtype), x = to(given_x, dtype), grid = to(given_grid, dtype);
     const Places places(s, grid);
     const Tensor along = places.of(places.t, 0), down = places.of(places.t, 1);

@@ -150,7 +150,7 @@ struct GridColumn {
 
 // Takes (g, x, grid); returns the wanted gradients of the images and of the grid. As gradients_of_ops() in grid_sample.cpp.
 OnnxValues grid_sample_backward_of(const OnnxCall& x) {
-    const DType dtype = x.dtype() == DType::float64 ? DType::float64 : DType::float32;
+    const DType dtype = computed_in(x.dtype());
     const OnnxValue g = x.cast(x[0], dtype), images = x.cast(x[1], dtype), grid = x.cast(x[2], dtype), none = x.scalar(0, dtype);
     const OnnxSizes &in = x.shape(1), &out = x.shape(0);
     const SymInt n = in[0], channels = in[1], pixels = in[2] * in[3], places = out[2] * out[3];

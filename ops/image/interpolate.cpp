@@ -174,7 +174,7 @@ Tensor resample(const Tensor& x, const InterpolateAttrs& attrs, const Loc& loc) 
     {
         const detail::UnrecordedPartsOf parts(loc);
         const bool is_last = !x.is_contiguous() && detail::is_channels_last(x.impl());
-        const DType dtype = x.dtype(), compute = on_gpu(x) || dtype == float64 ? dtype : float32;
+        const DType dtype = x.dtype(), compute = read_in(x);
         Shape shape{attrs.batch, attrs.channels};
         for (int d = 3 - attrs.count; d < 3; ++d) shape.push_back(s.to(d));
         s.outer = is_last ? attrs.batch : attrs.batch * attrs.channels;

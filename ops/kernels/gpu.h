@@ -19,6 +19,11 @@ constexpr bool on_gpu(const TensorImpl*) noexcept { return false; }
 #endif
 inline bool on_gpu(const Tensor& x) noexcept { return on_gpu(x.impl()); }
 
+/// Returns the dtype that kernels for floating elements read x in: a GPU's read 16-bit floats as they are, for the CPU they are converted
+/// first.
+inline DType read_in(const TensorImpl* x) noexcept { return on_gpu(x) ? x->dtype : computed_in(x->dtype); }
+inline DType read_in(const Tensor& x) noexcept { return read_in(x.impl()); }
+
 namespace gpu {
 
 template <class Fn>

@@ -294,7 +294,7 @@ Loss reduced_on_gpu(const char* op, const Kernel& kernel, const Classes& c, cons
     const detail::UnrecordedPartsOf parts(loc);
     detail::begin_op(op, c.input.impl(), loc);
     const DType dtype = c.input.dtype();
-    const Tensor losses = detail::make_empty(shape, dtype == float64 ? float64 : float32, c.input.device(), loc);
+    const Tensor losses = detail::make_empty(shape, computed_in(dtype), c.input.device(), loc);
     Loss loss;
     if (attrs.reduction != Reduction::none) loss.out = detail::make_empty(nullptr, 0, 1, dtype, c.input.device(), loc);
     if (attrs.scale_saved) loss.scale = detail::make_empty(nullptr, 0, 1, float64, c.input.device(), loc);
@@ -433,7 +433,7 @@ void fill_on_gpu(const Classes& c, const CrossEntropyAttrs& attrs, const Tensor&
 Distribution distribution(const Backward& b, const Tensor& targets, const Tensor& weight, const Tensor& scale) {
     const detail::UnrecordedParts parts;
     const Shape shape = b.input_shape(0);
-    const DType dtype = b.input_dtype(0) == float64 ? float64 : float32;
+    const DType dtype = computed_in(b.input_dtype(0));
     Classes c;
     c.targets = plain(targets, int64);
     if (weight.defined()) c.weight = plain(weight, dtype);
@@ -463,7 +463,7 @@ struct Like {
 };
 
 Distribution distribution_of_ops(const Like& x, const CrossEntropyAttrs& attrs, const Tensor& given, const Tensor& weight) {
-    const DType dtype = x.dtype == float64 ? float64 : float32;
+    const DType dtype = computed_in(x.dtype);
     const int dim = class_dim(x.shape.rank());
     const int64_t classes = x.shape.raw(dim);
     Shape beside(classes);
@@ -564,11 +564,11 @@ Tensor cross_entropy_backward(const In& g, const In& x, const In& targets, const
     detail::check_defined(x, op);
     detail::check_defined(targets, op);
     const DType dtype = x.tensor.dtype();
-    if (is_half(dtype) && !on_gpu(x.tensor)) {
-        const detail::RecordedParts parts(x.loc);
-        return to(cross_entropy_backward(In(to(g, float32), g.loc), In(to(x, float32), x.loc), targets, options), dtype);
-    }
     if (!is_floating(dtype)) fail<DTypeError>(x.loc, "{}: needs an input of a floating dtype, not {}", op, name(dtype));
+    if (const DType read = read_in(x.tensor); read != dtype) {
+        const detail::RecordedParts parts(x.loc);
+        return to(cross_entropy_backward(In(to(g, read), g.loc), In(to(x, read), x.loc), targets, options), dtype);
+    }
     const Classes c = prepare(op, x, targets, options);
     const Shape shape = options.reduction == Reduction::none ? target_shape(x.tensor) : Shape();
     if (g.tensor.shape() != shape || g.tensor.dtype() != dtype) {
@@ -660,13 +660,14 @@ Tensor cross_entropy(In logits, In targets, const CrossEntropyOptions& options) 
     if (const Tensor wide = detail::autocast_wide(logits); wide.defined()) {
         return cross_entropy(In(wide, logits.loc), targets, options);
     }
-    const bool has_kernel = on_gpu(logits.tensor) && !is_floating(targets.tensor.dtype());
-    if (is_half(logits.tensor.dtype()) && !has_kernel) {  // computed in float32; the conversions are recorded
+    const DType dtype = logits.tensor.dtype(), given = targets.tensor.dtype();
+    const bool by_ops = is_floating(given);
+    const DType read = by_ops ? computed_in(dtype) : read_in(logits.tensor);
+    if (read != dtype) {  // the conversions are recorded
         const detail::RecordedParts parts(logits.loc);
-        const DType dtype = logits.tensor.dtype(), given = targets.tensor.dtype();
-        return to(cross_entropy(to(logits, float32), targets, options), is_floating(given) ? promote(dtype, given) : dtype);
+        return to(cross_entropy(to(logits, read), targets, options), by_ops ? promote(dtype, given) : dtype);
     }
-    if (is_floating(targets.tensor.dtype())) return with_probabilities(logits, targets, options);
+    if (by_ops) return with_probabilities(logits, targets, options);
     return fused_cross_entropy(logits, targets, options);
 }
 
@@ -676,9 +677,10 @@ Tensor nll_loss(In log_probs, In targets, const CrossEntropyOptions& options) {
     if (const Tensor wide = detail::autocast_wide(log_probs); wide.defined()) {
         return nll_loss(In(wide, log_probs.loc), targets, options);
     }
-    if (is_half(log_probs.tensor.dtype()) && !on_gpu(log_probs.tensor)) {
+    const DType dtype = log_probs.tensor.dtype(), read = read_in(log_probs.tensor);
+    if (read != dtype) {
         const detail::RecordedParts parts(log_probs.loc);
-        return to(nll_loss(to(log_probs, float32), targets, options), log_probs.tensor.dtype());
+        return to(nll_loss(to(log_probs, read), targets, options), dtype);
     }
     const Classes c = prepare("nll_loss", log_probs, targets, options);
     if (detail::in_batch()) [[unlikely]] {

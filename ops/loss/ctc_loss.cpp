@@ -393,7 +393,7 @@ Tensor ctc_loss(In log_probs, In targets, In input_lengths, In target_lengths, c
     }
     const detail::RecordedParts parts(loc);
     const DType dtype = wide(log_probs).dtype();
-    const Tensor x = is_half(log_probs.tensor.dtype()) ? to(log_probs, float32) : log_probs.tensor;
+    const Tensor x = to(log_probs, computed_in(log_probs->dtype));
     Problem p = prepare(In(x, loc), targets, input_lengths, target_lengths, options.blank);
     if (detail::is_tracing() && p.lengths.numel() > 0) make_of_ops(p);
     Tensor losses = losses_of(In(p.log_probs, loc), p, options.zero_infinity, /*keep_gradient=*/false)[0];

@@ -117,9 +117,6 @@ const char* target_hint(const Tensor& input, const Tensor& target) {
     return input.numel() == target.numel() ? "; target.reshape(input.shape()) would fit" : "";
 }
 
-// Returns the dtype that the kernels take x in. On a GPU they read 16-bit floats themselves.
-DType computed_in(const Tensor& x) { return is_half(x.dtype()) && !on_gpu(x) ? float32 : x.dtype(); }
-
 // --- mse_loss --------------------------------------------------------------------------------------------------------------
 
 struct MseAttrs {
@@ -251,7 +248,7 @@ void binary_cross_entropy_rule(Backward& b) {
     const Tensor& g = b.grad();
     if (b.needs(0) && !b.recording()) b.give(0, binary_cross_entropy_gradient(g, b.saved(0), b.saved(1)));
     if (!b.recording() && !b.needs(1)) return;
-    const DType wide = is_half(g.dtype()) ? float32 : g.dtype();  // float16 has no 1e-12
+    const DType wide = computed_in(g.dtype());  // float16 has no 1e-12
     const Tensor x = to(b.saved(0), wide), t = to(b.saved(1), wide);
     if (b.recording()) b.give(0, g * (x - t) / clamp_min(x * (1 - x), 1e-12));
     if (b.needs(1)) b.give(1, g * (clamp_min(log(1 - x), -100) - clamp_min(log(x), -100)));
@@ -267,14 +264,14 @@ Tensor mse_loss(In input, In target, Reduction reduction) {
     }
     const Tensor &a = input.tensor, &b = target.tensor;
     const bool same = a.dtype() == b.dtype() && a.shape() == b.shape();
-    if (same && is_floating(a.dtype()) && computed_in(a) == a.dtype() && reduction != Reduction::none) {
+    if (same && is_floating(a.dtype()) && read_in(a) == a.dtype() && reduction != Reduction::none) {
         return fused_mse(a, b, reduction, input.loc);
     }
     const detail::RecordedParts parts(input.loc);
     if (reduction == Reduction::none) return square(sub(input, target));
     DType dtype = promote(a.dtype(), b.dtype());
     if (!is_floating(dtype)) dtype = default_dtype();
-    const DType compute = is_half(dtype) ? float32 : dtype;
+    const DType compute = computed_in(dtype);
     const Shape shape = broadcast_shapes(a.shape(), b.shape());
     return to(fused_mse(expand(to(a, compute), shape), expand(to(b, compute), shape), reduction, input.loc), dtype);
 }
@@ -344,7 +341,7 @@ Tensor binary_cross_entropy(In input, In target, const Tensor& weight, Reduction
         fail<ShapeError>(input.loc, "binary_cross_entropy: the input has shape {}, the target has {}{}", x.shape(), t.shape(), target_hint(x, t));
     }
     const detail::RecordedParts parts(input.loc);
-    const DType compute = computed_in(x);
+    const DType compute = read_in(x);
     Tensor losses = fused_binary_cross_entropy(to(x, compute), to(t, compute), input.loc);
     if (weight.defined()) losses = losses * weight;
     return to(reduce_losses(losses, reduction), x.dtype());

@@ -70,6 +70,4 @@ inline ValueType pair_type(const TypeCall& t, DType dtype) {
     return types::shaped(t[0], std::move(both), dtype);
 }
 
-inline bool is_half(DType dtype) { return dtype == float16 || dtype == bfloat16; }
-
 }  // namespace tapir

@@ -104,7 +104,7 @@ Tensor fused(const OpInfo& op, PairLoss kind, double beta, const Tensor& a, cons
 
 Tensor pair_loss(const OpInfo& op, PairLoss kind, double beta, const In& input, const In& target, Reduction reduction) {
     const Tensor &a = input.tensor, &b = target.tensor;
-    const DType compute = is_half(a.dtype()) ? float32 : a.dtype();
+    const DType compute = computed_in(a.dtype());
     if (a.shape() == b.shape() && a.dtype() == compute) return fused(op, kind, beta, a, b, reduction, input.loc);
     const detail::RecordedParts parts(input.loc);
     const Shape shape = broadcast_shapes(a.shape(), b.shape());

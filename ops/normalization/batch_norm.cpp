@@ -441,7 +441,7 @@ std::vector<Tensor> batch_norm_backward(const In& g, const In& x, const Tensor& 
     std::vector<Tensor> results;
     {
         const detail::UnrecordedPartsOf parts(g.loc);
-        const DType wide = computed_in(x->dtype), read = on_gpu(x.tensor) ? x->dtype : wide;
+        const DType wide = computed_in(x->dtype), read = read_in(x.tensor);
         const Tensor in = ready(x.tensor, read, x.loc), from = ready_like(g.tensor, in, x.loc);
         detail::begin_op(op, in.impl(), x.loc);
         const BatchNormGradients made = made_for(in, wide, x.loc);
@@ -511,14 +511,14 @@ std::vector<Tensor> batch_norm_backward_of(const FormCall& x, const BatchNormBac
 ResultTypes types_of(const TypeCall& t, const BatchNormCall& a) {
     const ValueType& x = type_with_channels(t, t[0], 1);
     ResultTypes results{x};
-    if (!a.training) results.push_back(types::shaped(x, {2, x.shape[1]}, types::computed(x.dtype)));
+    if (!a.training) results.push_back(types::shaped(x, {2, x.shape[1]}, computed_in(x.dtype)));
     for (int i = 1; a.training && i <= a.has_running_mean + a.has_running_var; ++i) results.push_back(t[i]);
     return results;
 }
 
 ResultTypes types_of(const TypeCall& t, const BatchNormBackwardCall& a) {
     const ValueType x = type_with_channels(t, types::alike(t[1], t[0]), 2);
-    return gradient_types(x, types::shaped(x, {x.shape[1]}, types::computed(x.dtype)), a.has_weight, a.has_bias);
+    return gradient_types(x, types::shaped(x, {x.shape[1]}, computed_in(x.dtype)), a.has_weight, a.has_bias);
 }
 
 }  // namespace

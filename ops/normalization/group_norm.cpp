@@ -464,7 +464,7 @@ const ValueType& grouped(const TypeCall& t, const ValueType& x, int parameters) 
 
 ResultTypes types_of_backward(const TypeCall& t, const GroupNormAttrs& a) {
     const ValueType x = types::alike(grouped(t, t[1], 2), t[0]);
-    return gradient_types(x, types::shaped(x, {x.shape[1]}, types::computed(x.dtype)), a.has_weight, a.has_bias);
+    return gradient_types(x, types::shaped(x, {x.shape[1]}, computed_in(x.dtype)), a.has_weight, a.has_bias);
 }
 
 }  // namespace

@@ -63,9 +63,6 @@ struct LayerNormCall {
     bool has_weight = false, has_bias = false;
 };
 
-// Returns the dtype that the kernels read: on a GPU 16-bit floats as well.
-DType read_in(const Tensor& x) { return on_gpu(x) ? x.dtype() : computed_in(x.dtype()); }
-
 Tensor as_rows(const Tensor& x, DType dtype, const Loc& loc = {}) {
     if (!x.defined() || (x.dtype() == dtype && x.is_contiguous())) return x;
     const detail::UnrecordedPartsOf parts(loc);

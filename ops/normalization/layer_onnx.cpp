@@ -390,12 +390,9 @@ std::vector<int64_t> all_but_channels(const OnnxCall& x) {
     return dims;
 }
 
-// Returns the dtype in which gradients of 16-bit floats are computed, and which the parameters' gradients have.
-DType gradient_dtype(const OnnxCall& x) { return x.dtype() == DType::float64 ? DType::float64 : DType::float32; }
-
 // Takes (g, x, weight), in training; returns the gradients of x, and of the weight and the bias if they exist.
 OnnxValues batch_norm_backward_of(const OnnxCall& x) {
-    const DType dtype = gradient_dtype(x);
+    const DType dtype = computed_in(x.dtype());  // the parameters' gradients have it, too
     const OnnxValue g = x.cast(x[0], dtype), in = x.cast(x[1], dtype);
     const std::vector<int64_t> dims = all_but_channels(x);
     const auto mean = [&](const OnnxValue& v) { return x.reduce("ReduceMean", v, dims, true); };
@@ -472,7 +469,7 @@ OnnxValue group_norm_of(const OnnxCall& x) {
 
 // Takes (g, x, weight); returns the gradients of x, and of the weight and the bias if they exist.
 OnnxValues group_norm_backward_of(const OnnxCall& x) {
-    const DType dtype = gradient_dtype(x);
+    const DType dtype = computed_in(x.dtype());  // the parameters' gradients have it, too
     const OnnxValue g = x.cast(x[0], dtype), in = x.reshape(x.cast(x[1], dtype), groups_of(x));
     const auto mean = [&](const OnnxValue& v) { return x.reduce("ReduceMean", v, {2}, true); };
     const auto total = [&](const OnnxValue& v) { return x.reduce("ReduceSum", v, all_but_channels(x), false); };

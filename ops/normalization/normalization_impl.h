@@ -19,8 +19,6 @@
 
 namespace tapir {
 
-inline DType computed_in(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
-
 /// Returns x in the dtype, contiguous or with its channels last.
 inline Tensor ready(const Tensor& x, DType dtype, const Loc& loc) {
     const Tensor wide = x.to(dtype, loc);

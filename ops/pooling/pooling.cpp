@@ -194,7 +194,7 @@ Tensor run(Run what, const Attrs& attrs, const Tensor& given, Tensor& index, con
     // A GPU takes x as it is laid out; but gradients in the layout of the indices.
     bool channels_last_here = !on_gpu(given) || (detail::is_channels_last(given.impl()) && !given.is_contiguous());
     if (what == Run::max_backward && on_gpu(given)) channels_last_here = !index.is_contiguous();
-    const DType compute = on_gpu(given) || dtype == float64 ? dtype : float32;
+    const DType compute = read_in(given);
     const Tensor wide = given.to(compute, loc);
     const Tensor from = channels_last_here ? channels_last(wide, loc) : wide.contiguous(loc);
     const auto make = [&](DType of) { return make_in_layout(shape, of, given.device(), channels_last_here, loc); };

@@ -282,7 +282,7 @@ const ValueType& state_type(const TypeCall& t, int first) {
 
 ValueType activations_type(const ValueType& h) {
     const SymInt &width = types::size_of(h, -1), rows = width == SymInt(0) ? SymInt(0) : types::product(types::leading(h, 1));
-    return types::shaped(h, {rows, 3, width}, types::computed(h.dtype));
+    return types::shaped(h, {rows, 3, width}, computed_in(h.dtype));
 }
 
 ResultTypes types_of(const TypeCall& t, const GruCall& a) {

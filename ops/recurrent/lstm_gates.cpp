@@ -781,7 +781,7 @@ ValueType state_type(const TypeCall& t, int first, const Gates& a) {
 
 ValueType activations_type(const ValueType& state, int children) {
     const SymInt &width = types::size_of(state, -1), rows = width == SymInt(0) ? SymInt(0) : types::product(types::leading(state, 1));
-    return types::shaped(state, {rows, children + 4, width}, types::computed(state.dtype));
+    return types::shaped(state, {rows, children + 4, width}, computed_in(state.dtype));
 }
 
 ResultTypes types_of(const TypeCall& t, const LstmCall& a) {

@@ -9,10 +9,7 @@
 
 namespace tapir {
 
-/// The dtype that gate kernels compute in, the dtype that they read (a GPU's 16-bit floats too), and x as they need it: contiguous and of
-/// that dtype.
-inline DType computed_in(DType dtype) noexcept { return dtype == DType::float64 ? DType::float64 : DType::float32; }
-inline DType read_in(const Tensor& x) noexcept { return on_gpu(x) ? x.dtype() : computed_in(x.dtype()); }
+/// Returns x as gate kernels need it: contiguous and of that dtype.
 inline Tensor ready(const Tensor& x, DType dtype, const Loc& loc = {}) {
     if (x.dtype() == dtype && x.is_contiguous()) [[likely]]
         return x;

@@ -73,9 +73,6 @@ struct SoftmaxAttrs {
     std::int64_t first_query = -1;  // of causal_softmax
 };
 
-// The CPU's kernels know only float32 and float64.
-bool has_kernel(const TensorImpl* x) noexcept { return x->dtype == float32 || x->dtype == float64 || on_gpu(x); }
-
 // g: undefined for the forward pass.
 void run_softmax(const Tensor& input, const Tensor& g, const Tensor& out, const SoftmaxAttrs& attrs, bool log) {
     const TensorImpl* x = input.impl();
@@ -115,7 +112,7 @@ Tensor softmax_along(const OpInfo& op, const In& x, int dim, bool log, std::int6
         };
         if (impl->rank > 0 && detail::batched({op, x.loc, {&x.tensor}, detail::batch_key(attrs.dim, log, first_query)}, rule, {&out})) return out;
     }
-    if (has_kernel(impl) && impl->is_contiguous()) [[likely]] {
+    if (read_in(impl) == impl->dtype && impl->is_contiguous()) [[likely]] {
         out = detail::make_empty_like(impl, impl->dtype, x.loc);
         run_softmax(x.tensor, Tensor(), out, attrs, log);
     } else {
@@ -282,7 +279,7 @@ Tensor logsumexp(In x, const Dims& dims, Flag keepdim) {
         Reduced in;
         if (x.tensor.numel() > 0) in = reduced_together(x.tensor, o);
         detail::begin_op("logsumexp", x.tensor.impl(), x.loc);
-        const Tensor result = make_result(x.tensor.impl(), o, on_gpu(x.tensor) ? dtype : compute_type(dtype), x.loc);
+        const Tensor result = make_result(x.tensor.impl(), o, read_in(x.tensor), x.loc);
         if (x.tensor.numel() > 0) {
             run_logsumexp(in, result);
         } else if (result.numel() > 0) {
@@ -309,7 +306,7 @@ bool softmax_along_into(const FormCall& x, const Tensor& out, bool log, bool is_
     SoftmaxAttrs attrs = *static_cast<const SoftmaxAttrs*>(x.attrs);
     const int range = std::max<int>(from->rank, 1);
     if (attrs.dim < 0) attrs.dim += range;
-    if (attrs.dim < 0 || attrs.dim >= range || on_gpu(from) || !has_kernel(from)) return false;
+    if (attrs.dim < 0 || attrs.dim >= range || read_in(from) != from->dtype) return false;
     const auto fits = [&](const TensorImpl* t) { return detail::is_plain(t, y->dtype) && t->numel == y->numel; };
     if (!fits(from) || (is_backward && !fits(g.impl()))) return false;
     run_softmax(in, g, out, {attrs.dim}, log);

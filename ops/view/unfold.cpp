@@ -229,7 +229,7 @@ Tensor run_fold(const Tensor& columns, const Columns& c, const Loc& loc) {
     Tensor out;
     {
         const detail::UnrecordedPartsOf parts(loc);
-        const DType dtype = columns.dtype(), compute = dtype == float64 ? float64 : float32;
+        const DType dtype = columns.dtype(), compute = computed_in(dtype);
         const Tensor from = columns.to(compute, loc).contiguous(loc);
         out = detail::make_empty({columns.size(0), columns.size(1) / c.window(), c.size[0], c.size[1]}, compute, columns.device(), loc);
         if (from.numel() == 0) {

@@ -221,8 +221,7 @@ void rms_normalization(Call& c) {
         dims.push_back(d);
     }
     if (scale.shape() == normalized && scale.dtype() == x.dtype()) return c.give(rms_norm(x, normalized, scale, eps));
-    const DType dtype = x.dtype() == float64 ? float64 : float32;
-    const Tensor wide = x.to(dtype);
+    const Tensor wide = x.to(computed_in(x.dtype()));
     c.give((wide * rsqrt(tapir::mean(square(wide), dims, true) + eps)).to(scale.dtype()) * scale);
 }
 
