@@ -219,18 +219,18 @@ bool is_packed(const LstmGatesBackward<T>& args) {
 }
 
 template <int V, class Args, int Most>
-void launch_lstm(void (*kernel)(Rows, Listed<Args, Most>), const Args& args) {
+void launch_lstm(void (*kernel)(Rows, Listed<Args, Most>), const Args& args, i64 count) {
     const Listed<Args, Most> step(args);
-    in_launches(args.rows, args.width, V, [&](const Rows& rows) { launch(kernel, blocks_for(rows.count, kThreads), kThreads, rows, step); });
+    in_launches(count, args.width, V, [&](const Rows& rows) { launch(kernel, blocks_for(rows.count, kThreads), kThreads, rows, step); });
 }
 
 /// Launches the kernel for one column a thread, for V columns, or, one column again, for many children.
 template <int V, class Args>
 void run_lstm(void (*one)(Rows, Listed<Args, kFewChildren>), void (*packed)(Rows, Listed<Args, kFewChildren>),
-              void (*for_many)(Rows, Listed<Args, kManyChildren>), const Args& args) {
-    if (args.children > kFewChildren) return launch_lstm<1>(for_many, args);
-    if (many(args.rows, args.width) && is_packed<V>(args)) return launch_lstm<V>(packed, args);
-    launch_lstm<1>(one, args);
+              void (*for_many)(Rows, Listed<Args, kManyChildren>), const Args& args, i64 count) {
+    if (args.children > kFewChildren) return launch_lstm<1>(for_many, args, count);
+    if (many(count, args.width) && is_packed<V>(args)) return launch_lstm<V>(packed, args, count);
+    launch_lstm<1>(one, args, count);
 }
 
 // --- GRU ---------------------------------------------------------------------------------------------------------------------
@@ -289,44 +289,45 @@ __global__ void __launch_bounds__(kThreads) gru_backward_kernel(Rows rows, GruGa
 }
 
 template <class Args, class... Pointers>
-void run_gru(void (*one)(Rows, Args), void (*packed)(Rows, Args), int columns, const Args& args, Pointers... pointers) {
-    const bool in_packs = many(args.rows, args.width) && args.width % columns == 0 && (is_aligned(pointers, 16) && ...);
-    in_launches(args.rows, args.width, in_packs ? columns : 1,
+void run_gru(void (*one)(Rows, Args), void (*packed)(Rows, Args), int columns, const Args& args, i64 count, Pointers... pointers) {
+    const bool in_packs = many(count, args.width) && args.width % columns == 0 && (is_aligned(pointers, 16) && ...);
+    in_launches(count, args.width, in_packs ? columns : 1,
                 [&](const Rows& rows) { launch(in_packs ? packed : one, blocks_for(rows.count, kThreads), kThreads, rows, args); });
 }
 
 }  // namespace
 
 template <class T>
-void lstm_gates(const LstmGates<T>& args) {
+void lstm_gates(const LstmGates<T>& args, i64 count) {
     constexpr int V = kColumns<T>;
-    run_lstm<V>(lstm_kernel<T, 1, kFewChildren>, lstm_kernel<T, V, kFewChildren>, lstm_kernel<T, 1, kManyChildren>, args);
+    run_lstm<V>(lstm_kernel<T, 1, kFewChildren>, lstm_kernel<T, V, kFewChildren>, lstm_kernel<T, 1, kManyChildren>, args, count);
 }
 
 template <class T>
-void lstm_gates_backward(const LstmGatesBackward<T>& args) {
+void lstm_gates_backward(const LstmGatesBackward<T>& args, i64 count) {
     constexpr int V = kColumns<T>;
-    run_lstm<V>(lstm_backward_kernel<T, 1, kFewChildren>, lstm_backward_kernel<T, V, kFewChildren>, lstm_backward_kernel<T, 1, kManyChildren>, args);
+    run_lstm<V>(lstm_backward_kernel<T, 1, kFewChildren>, lstm_backward_kernel<T, V, kFewChildren>, lstm_backward_kernel<T, 1, kManyChildren>, args,
+                count);
 }
 
 template <class T>
-void gru_gates(const GruGates<T>& args) {
+void gru_gates(const GruGates<T>& args, i64 count) {
     constexpr int V = kColumns<T>;
-    run_gru(gru_kernel<T, 1>, gru_kernel<T, V>, V, args, args.x, args.y, args.h, args.out, args.activations);
+    run_gru(gru_kernel<T, 1>, gru_kernel<T, V>, V, args, count, args.x, args.y, args.h, args.out, args.activations);
 }
 
 template <class T>
-void gru_gates_backward(const GruGatesBackward<T>& args) {
+void gru_gates_backward(const GruGatesBackward<T>& args, i64 count) {
     constexpr int V = kColumns<T>;
-    run_gru(gru_backward_kernel<T, 1>, gru_backward_kernel<T, V>, V, args, args.activations, args.y, args.h, args.grad, args.grad_x, args.grad_y,
-            args.grad_h);
+    run_gru(gru_backward_kernel<T, 1>, gru_backward_kernel<T, V>, V, args, count, args.activations, args.y, args.h, args.grad, args.grad_x,
+            args.grad_y, args.grad_h);
 }
 
-#define TAPIR_INSTANTIATE(T)                                        \
-    template void lstm_gates(const LstmGates<T>&);                  \
-    template void lstm_gates_backward(const LstmGatesBackward<T>&); \
-    template void gru_gates(const GruGates<T>&);                    \
-    template void gru_gates_backward(const GruGatesBackward<T>&);
+#define TAPIR_INSTANTIATE(T)                                             \
+    template void lstm_gates(const LstmGates<T>&, i64);                  \
+    template void lstm_gates_backward(const LstmGatesBackward<T>&, i64); \
+    template void gru_gates(const GruGates<T>&, i64);                    \
+    template void gru_gates_backward(const GruGatesBackward<T>&, i64);
 TAPIR_INSTANTIATE(float)
 TAPIR_INSTANTIATE(double)
 TAPIR_INSTANTIATE(Half)

@@ -19,4 +19,12 @@ T* on_stream(const Tensor& t) {
     return t.defined() ? reinterpret_cast<T*>(on_stream(t.impl())) : nullptr;
 }
 
+/// Returns the elements of a tensor for a kernel where the tensor is, the CPU's or a GPU's; see TAPIR_LAUNCH.
+inline std::byte* kernel_data(const TensorImpl* t) { return on_gpu(t) ? on_stream(t) : t->data; }
+/// Overload for a Tensor; null for an undefined one.
+template <class T = void>
+T* kernel_data(const Tensor& t) {
+    return t.defined() ? reinterpret_cast<T*>(kernel_data(t.impl())) : nullptr;
+}
+
 }  // namespace tapir

@@ -52,8 +52,40 @@ struct NotBuilt<R(Args...)> {
     }
 #endif
 
+/// Declares the kernel `tapir::gpu::name(const Args<T>&, count)` for every T that cuda/NAME.cu instantiates it for.
+#ifdef TAPIR_WITH_CUDA
+#define TAPIR_TYPED_GPU_KERNEL(name, Args)                       \
+    namespace tapir::gpu {                                       \
+    template <class T>                                           \
+    void name(const kernels::Args<T>& args, std::int64_t count); \
+    }
+#else
+#define TAPIR_TYPED_GPU_KERNEL(name, Args)                          \
+    namespace tapir::gpu {                                          \
+    template <class T>                                              \
+    [[noreturn]] void name(const kernels::Args<T>&, std::int64_t) { \
+        __builtin_unreachable();                                    \
+    }                                                               \
+    }
+#endif
+
 /// Declares a kernel that both devices have, for TAPIR_LAUNCH (launch.h): `tapir::kernels::name(args..., begin, end)` does items
 /// [begin, end), `tapir::gpu::name(args..., count)` all of them in one launch. Use at global scope.
 #define TAPIR_KERNEL(name, ...)                                                     \
     TAPIR_CPU_KERNEL(name, void(__VA_ARGS__, std::int64_t begin, std::int64_t end)) \
     TAPIR_GPU_KERNEL(name, void(__VA_ARGS__, std::int64_t count))
+
+/// The same for a kernel of arguments Args<T>. The CPU's kernels are name_f32 and name_f64; for other T, which read_in() does not give
+/// there, nothing is ever called.
+#define TAPIR_TYPED_KERNEL(name, Args)                                                                                 \
+    TAPIR_CPU_KERNEL(name##_f32, void(const tapir::kernels::Args<float>& args, std::int64_t begin, std::int64_t end))  \
+    TAPIR_CPU_KERNEL(name##_f64, void(const tapir::kernels::Args<double>& args, std::int64_t begin, std::int64_t end)) \
+    namespace tapir::kernels {                                                                                         \
+    inline void name(const Args<float>& args, std::int64_t begin, std::int64_t end) { name##_f32(args, begin, end); }  \
+    inline void name(const Args<double>& args, std::int64_t begin, std::int64_t end) { name##_f64(args, begin, end); } \
+    template <class T>                                                                                                 \
+    [[noreturn]] void name(const Args<T>&, std::int64_t, std::int64_t) {                                               \
+        __builtin_unreachable();                                                                                       \
+    }                                                                                                                  \
+    }                                                                                                                  \
+    TAPIR_TYPED_GPU_KERNEL(name, Args)

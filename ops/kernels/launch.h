@@ -4,6 +4,7 @@
 //     TAPIR_LAUNCH(x, lines, line_size, scan, args, kind);                                        in NAME.cpp
 //
 // kernels::scan(args, kind, begin, end) does items [begin, end) on the CPU, gpu::scan(args, kind, count) all of them in one launch.
+// kernel_data() in on_stream_impl.h gives the addresses of tensors for both.
 #pragma once
 
 #include <algorithm>
@@ -26,13 +27,15 @@ void share_out(std::int64_t count, std::int64_t work_per_item, const Body& body)
     }
     if (detail::shapes_only) [[unlikely]]
         return;
-    parallel_items(count, std::max<std::int64_t>(1, kParallelWork / std::max<std::int64_t>(work_per_item, 1)), body);
+    const std::int64_t work = std::max<std::int64_t>(work_per_item, 1), grain = std::max<std::int64_t>(1, kParallelWork / work);
+    const bool are_elements = work < 16;
+    are_elements ? parallel_for(count, grain, body) : parallel_items(count, grain, body);
 }
 
 }  // namespace tapir
 
-/// Runs a kernel that TAPIR_KERNEL declares over `count` items, each of `work` elements, where x is.
-#define TAPIR_LAUNCH(x, count, work, name, ...)                                                                                                \
-    (::tapir::on_gpu(x) ? ::tapir::gpu::name(__VA_ARGS__, count) : ::tapir::share_out(count, work, [&](std::int64_t begin, std::int64_t end) { \
-        ::tapir::kernels::name(__VA_ARGS__, begin, end);                                                                                       \
-    }))
+/// Runs a kernel that TAPIR_KERNEL declares over `count` items, each of `work` elements, where x is. Does nothing if there are none.
+#define TAPIR_LAUNCH(x, count, work, name, ...)                            \
+    (::tapir::on_gpu(x)                                                    \
+         ? ((count) > 0 ? ::tapir::gpu::name(__VA_ARGS__, count) : void()) \
+         : ::tapir::share_out(count, work, [&](std::int64_t begin, std::int64_t end) { ::tapir::kernels::name(__VA_ARGS__, begin, end); }))

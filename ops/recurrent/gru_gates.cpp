@@ -10,9 +10,9 @@
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/into_impl.h"
 #include "tapir/ops/join/join.h"
+#include "tapir/ops/kernels/launch.h"
 #include "tapir/ops/make/copy.h"
 #include "tapir/ops/on_stream_impl.h"
-#include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/recurrent/recurrent_impl.h"
 #include "tapir/ops/recurrent/recurrent_kernels.h"
 #include "tapir/ops/view/view.h"
@@ -59,31 +59,28 @@ TAPIR_OP(gru_gates_backward, gru_gates_backward_rule, "The gradients of gru_gate
 
 namespace {
 
-int64_t grain(int64_t width) { return 16 * 1024 / (width + 1) + 1; }
+// Of a row, for TAPIR_LAUNCH: sigmoid and tanh take longer than other work on an element.
+int64_t row_work(int64_t width) { return 2 * width; }
 
 template <class T>
 void run(int64_t rows, int64_t width, const Tensor& x, const Tensor& y, const Tensor& h, const Tensor& out, const Tensor& kept) {
-    const auto data = [](const Tensor& t) { return static_cast<T*>(t.raw_data()); };
-    const kernels::GruGates<T> args{rows, width, data(x), data(y), data(h), data(out), static_cast<kernels::Kept<T>*>(kept.raw_data())};
-    if (on_gpu(out)) {
-        for (const Tensor* t : {&x, &y, &h}) on_stream(*t);
-        if (rows > 0) gpu::gru_gates(args);
-    } else if constexpr (sizeof(T) > 2) {
-        parallel_items(rows, grain(width), [&](int64_t begin, int64_t end) { kernels::gru_gates(args, begin, end); });
-    }
+    const kernels::GruGates<T> args{
+        width, kernel_data<T>(x), kernel_data<T>(y), kernel_data<T>(h), kernel_data<T>(out), kernel_data<kernels::Kept<T>>(kept)};
+    TAPIR_LAUNCH(out, rows, row_work(width), gru_gates, args);
 }
 
 template <class T>
 void run_backward(int64_t rows, int64_t width, const Tensor& kept, const Tensor& y, const Tensor& h, const Tensor& grad, const Tensor (&out)[3]) {
-    const auto data = [](const Tensor& t) { return static_cast<T*>(t.raw_data()); };
-    const auto* activations = static_cast<const kernels::Kept<T>*>(kept.raw_data());
-    const kernels::GruGatesBackward<T> args{rows, width, activations, data(y), data(h), data(grad), data(out[0]), data(out[1]), data(out[2])};
-    if (on_gpu(kept)) {
-        for (const Tensor* t : {&kept, &y, &h, &grad}) on_stream(*t);
-        if (rows > 0) gpu::gru_gates_backward(args);
-    } else if constexpr (sizeof(T) > 2) {
-        parallel_items(rows, grain(width), [&](int64_t begin, int64_t end) { kernels::gru_gates_backward(args, begin, end); });
-    }
+    const auto* activations = kernel_data<kernels::Kept<T>>(kept);
+    const kernels::GruGatesBackward<T> args{width,
+                                            activations,
+                                            kernel_data<T>(y),
+                                            kernel_data<T>(h),
+                                            kernel_data<T>(grad),
+                                            kernel_data<T>(out[0]),
+                                            kernel_data<T>(out[1]),
+                                            kernel_data<T>(out[2])};
+    TAPIR_LAUNCH(kept, rows, row_work(width), gru_gates_backward, args);
 }
 
 // Returns the gradients of x, y and h.

@@ -14,10 +14,10 @@
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/into_impl.h"
 #include "tapir/ops/join/join.h"
+#include "tapir/ops/kernels/launch.h"
 #include "tapir/ops/make/copy.h"
 #include "tapir/ops/make/make.h"
 #include "tapir/ops/on_stream_impl.h"
-#include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/recurrent/lstm_gates.h"
 #include "tapir/ops/recurrent/recurrent_impl.h"
 #include "tapir/ops/recurrent/recurrent_kernels.h"
@@ -131,11 +131,6 @@ int block_of(const GateLayout& layout, int gate, int children) {
 
 // --- Forward -----------------------------------------------------------------------------------------------------------------
 
-template <class T>
-T* place_of(const Tensor& t) {
-    return t.defined() ? static_cast<T*>(t.raw_data()) : nullptr;
-}
-
 // Returns the shape of the state that the first source's shape implies.
 Shape state_shape(const char* op, const Tensor& gates, int blocks, const Loc& loc) {
     Shape shape = gates.shape();
@@ -197,13 +192,8 @@ void run(const Step& step, const void* const* inputs, const Tensor& h, const Ten
         }
     }
     for (int k = 0; k < step.children; ++k) child[k] = {static_cast<const T*>(inputs[step.sources + k]), step.width};
-    const Args args{step.rows, step.width, step.children, gates, child, place_of<T>(h), place_of<T>(c), place_of<kernels::Kept<T>>(kept)};
-    if (on_gpu(h.defined() ? h : kept)) return step.rows > 0 ? gpu::lstm_gates(args) : void();
-    if constexpr (sizeof(T) > 2) {
-        const int64_t row_cost = step.width * (step.children + 3);
-        if (step.rows * row_cost < 32 * 1024) return kernels::lstm_gates(args, 0, step.rows);
-        parallel_items(step.rows, 32 * 1024 / (row_cost + 1) + 1, [&](int64_t begin, int64_t end) { kernels::lstm_gates(args, begin, end); });
-    }
+    const Args args{step.width, step.children, gates, child, kernel_data<T>(h), kernel_data<T>(c), kernel_data<kernels::Kept<T>>(kept)};
+    TAPIR_LAUNCH(h.defined() ? h : kept, step.rows, step.width * (step.children + 3), lstm_gates, args);
 }
 
 // --- The same with public ops ----------------------------------------------------------------------------------------------
@@ -307,21 +297,9 @@ void run_backward(const Step& step, const Tensor& kept, const Tensor& grad_h, co
     for (int k = 0; k < step.children; ++k) {
         child[k] = {static_cast<const T*>(child_c[k]), static_cast<T*>(grads[step.sources + k]), step.width};
     }
-    const Args args{step.rows,
-                    step.width,
-                    step.children,
-                    gates,
-                    child,
-                    place_of<const kernels::Kept<T>>(kept),
-                    place_of<const T>(grad_h),
-                    place_of<const T>(grad_c)};
-    if (on_gpu(kept)) {
-        if (step.rows > 0) gpu::lstm_gates_backward(args);
-    } else if constexpr (sizeof(T) > 2) {
-        const int64_t row_cost = step.width * (step.children + 3);
-        parallel_items(step.rows, 64 * 1024 / (row_cost + 1) + 1,
-                       [&](int64_t begin, int64_t end) { kernels::lstm_gates_backward(args, begin, end); });
-    }
+    const Args args{step.width, step.children, gates, child, kernel_data<kernels::Kept<T>>(kept), kernel_data<T>(grad_h), kernel_data<T>(grad_c)};
+    const int64_t work = step.width * (step.children + 3) / 2;  // products are quick beside the step's sigmoid and tanh
+    TAPIR_LAUNCH(kept, step.rows, work, lstm_gates_backward, args);
 }
 
 // The rule, unrecorded. saved: the kept activations, the sources, the children's c.
@@ -341,17 +319,11 @@ void fused_rule(Backward& b, const Step& step, DType dtype) {
     }
     for (int k = 0; k < step.children; ++k) {
         const Tensor& c = child_c.push(ready(b.saved(1 + step.sources + k), dtype));
-        child_places[k] = on_gpu(c) ? on_stream(c) : c.raw_data();
+        child_places[k] = kernel_data(c);
         Tensor& grad = grads.push(Tensor());
         if (b.needs(step.sources + k)) grad = detail::make_empty_like(c.impl(), dtype, b.record().loc);
     }
-    for (int i = 0; i < step.sources + step.children; ++i) {
-        if (grads[i].defined()) grad_places[i] = grads[i].raw_data();
-    }
-    if (on_gpu(kept)) {
-        for (const Tensor* t : {&kept, &grad_h, &grad_c}) on_stream(*t);
-        for (int i = 0; i < step.sources + step.children; ++i) on_stream(grads[i]);
-    }
+    for (int i = 0; i < step.sources + step.children; ++i) grad_places[i] = kernel_data(grads[i]);
     with_element_type(dtype, [&]<class T>() { run_backward<T>(step, kept, grad_h, grad_c, child_places, grad_places); });
     if (is_shared) grads[1] = grads[0];
     for (int i = 0; i < step.sources + step.children; ++i) b.give(i, std::move(grads[i]));
@@ -460,26 +432,21 @@ std::vector<Tensor> backward_of(const Tensor& grad_h, const Tensor& grad_c, cons
     for (int k = 0; k < step.children; ++k) inputs.push_back(*children_c[k]);
     {
         const detail::UnrecordedPartsOf parts(loc);
-        const auto as_read = [&](const Tensor& t) {
-            const Tensor x = t.defined() ? ready(t, read) : Tensor();
-            if (x.defined() && on_gpu(x)) on_stream(x);
-            return x;
-        };
+        const auto as_read = [&](const Tensor& t) { return t.defined() ? ready(t, read) : Tensor(); };
         const void* places[kMaxSources + kMaxFusedChildren];
         void* grads[kMaxSources + kMaxFusedChildren] = {};
         std::vector<Tensor> operands;
         const Tensor from_h = as_read(grad_h), from_c = as_read(grad_c);
         for (int i = 0; i < step.sources + step.children; ++i) {
             operands.push_back(as_read(inputs[first + static_cast<std::size_t>(i)]));
-            places[i] = operands.back().raw_data();
+            places[i] = kernel_data(operands.back());
             if (i == 1 && shares_grad(step)) continue;
             results.push_back(detail::make_empty(operands.back().shape(), read, gates.device(), loc));
             if (i < step.sources && has_gap(step, i)) results.back().zero_();
-            grads[i] = on_gpu(gates) ? on_stream(results.back()) : results.back().raw_data();
+            grads[i] = kernel_data(results.back());
         }
         detail::begin_op(op, operands[0].impl(), loc);
         const Tensor kept = activations.defined() ? activations.contiguous() : detail::make_empty(kept_shape, computed_in(read), gates.device(), loc);
-        if (on_gpu(kept)) on_stream(kept);
         with_element_type(read, [&]<class T>() {
             if (!activations.defined()) run<T>(step, places, Tensor(), Tensor(), kept);
             run_backward<T>(step, kept, from_h, from_c, places + step.sources, grads);

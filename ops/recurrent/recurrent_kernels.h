@@ -28,7 +28,7 @@ struct LstmGates {
         const T* c;
         std::int64_t row;
     };
-    std::int64_t rows, width;
+    std::int64_t width;
     int children;
     const Gate* gates;     // [children + 3]
     const Child* child;    // [children]
@@ -50,7 +50,7 @@ struct LstmGatesBackward {
         T* grad;  // (rows, width); null: not wanted
         std::int64_t row;
     };
-    std::int64_t rows, width;
+    std::int64_t width;
     int children;
     const Gate* gates;
     const Child* child;
@@ -63,7 +63,7 @@ struct LstmGatesBackward {
 /// order r, z, n.
 template <class T>
 struct GruGates {
-    std::int64_t rows, width;
+    std::int64_t width;
     const T *x, *y, *h;
     T* out;                // (rows, width)
     Kept<T>* activations;  // (rows, 3, width): r, z, n. Null: not wanted
@@ -71,7 +71,7 @@ struct GruGates {
 
 template <class T>
 struct GruGatesBackward {
-    std::int64_t rows, width;
+    std::int64_t width;
     const Kept<T>* activations;
     const T *y, *h, *grad;
     T *grad_x, *grad_y, *grad_h;
@@ -79,53 +79,8 @@ struct GruGatesBackward {
 
 }  // namespace tapir::kernels
 
-TAPIR_CPU_KERNEL(lstm_gates_f32, void(const tapir::kernels::LstmGates<float>& args, std::int64_t begin, std::int64_t end))
-TAPIR_CPU_KERNEL(lstm_gates_f64, void(const tapir::kernels::LstmGates<double>& args, std::int64_t begin, std::int64_t end))
-TAPIR_CPU_KERNEL(lstm_gates_backward_f32, void(const tapir::kernels::LstmGatesBackward<float>& args, std::int64_t begin, std::int64_t end))
-TAPIR_CPU_KERNEL(lstm_gates_backward_f64, void(const tapir::kernels::LstmGatesBackward<double>& args, std::int64_t begin, std::int64_t end))
-TAPIR_CPU_KERNEL(gru_gates_f32, void(const tapir::kernels::GruGates<float>& args, std::int64_t begin, std::int64_t end))
-TAPIR_CPU_KERNEL(gru_gates_f64, void(const tapir::kernels::GruGates<double>& args, std::int64_t begin, std::int64_t end))
-TAPIR_CPU_KERNEL(gru_gates_backward_f32, void(const tapir::kernels::GruGatesBackward<float>& args, std::int64_t begin, std::int64_t end))
-TAPIR_CPU_KERNEL(gru_gates_backward_f64, void(const tapir::kernels::GruGatesBackward<double>& args, std::int64_t begin, std::int64_t end))
-
-namespace tapir::kernels {
-inline void lstm_gates(const LstmGates<float>& a, std::int64_t begin, std::int64_t end) { lstm_gates_f32(a, begin, end); }
-inline void lstm_gates(const LstmGates<double>& a, std::int64_t begin, std::int64_t end) { lstm_gates_f64(a, begin, end); }
-inline void lstm_gates_backward(const LstmGatesBackward<float>& a, std::int64_t begin, std::int64_t end) { lstm_gates_backward_f32(a, begin, end); }
-inline void lstm_gates_backward(const LstmGatesBackward<double>& a, std::int64_t begin, std::int64_t end) { lstm_gates_backward_f64(a, begin, end); }
-inline void gru_gates(const GruGates<float>& a, std::int64_t begin, std::int64_t end) { gru_gates_f32(a, begin, end); }
-inline void gru_gates(const GruGates<double>& a, std::int64_t begin, std::int64_t end) { gru_gates_f64(a, begin, end); }
-inline void gru_gates_backward(const GruGatesBackward<float>& a, std::int64_t begin, std::int64_t end) { gru_gates_backward_f32(a, begin, end); }
-inline void gru_gates_backward(const GruGatesBackward<double>& a, std::int64_t begin, std::int64_t end) { gru_gates_backward_f64(a, begin, end); }
-}  // namespace tapir::kernels
-
-// All rows, on a GPU; T: float, double, Half, BFloat16. Defined in cuda/recurrent.cu.
-namespace tapir::gpu {
-#ifdef TAPIR_WITH_CUDA
-template <class T>
-void lstm_gates(const kernels::LstmGates<T>& args);
-template <class T>
-void lstm_gates_backward(const kernels::LstmGatesBackward<T>& args);
-template <class T>
-void gru_gates(const kernels::GruGates<T>& args);
-template <class T>
-void gru_gates_backward(const kernels::GruGatesBackward<T>& args);
-#else  // never called
-template <class Args>
-[[noreturn]] void lstm_gates(const Args&) {
-    __builtin_unreachable();
-}
-template <class Args>
-[[noreturn]] void lstm_gates_backward(const Args&) {
-    __builtin_unreachable();
-}
-template <class Args>
-[[noreturn]] void gru_gates(const Args&) {
-    __builtin_unreachable();
-}
-template <class Args>
-[[noreturn]] void gru_gates_backward(const Args&) {
-    __builtin_unreachable();
-}
-#endif
-}  // namespace tapir::gpu
+// Rows [begin, end), or all `count` rows; T: float, double, and on a GPU Half, BFloat16.
+TAPIR_TYPED_KERNEL(lstm_gates, LstmGates)
+TAPIR_TYPED_KERNEL(lstm_gates_backward, LstmGatesBackward)
+TAPIR_TYPED_KERNEL(gru_gates, GruGates)
+TAPIR_TYPED_KERNEL(gru_gates_backward, GruGatesBackward)
