@@ -79,6 +79,7 @@ __global__ void __launch_bounds__(kThreads) places_kernel(i64 n, GridPlaces<T> a
 template <class T>
 void by_elements(void (*few)(u32, GridSample<T>), void (*many)(u64, GridSample<T>), const GridSample<T>& args) {
     const i64 n = args.shape.batch * args.shape.channels * args.shape.places();
+    if (n == 0) return;
     if (n <= kMostPositions) {
         launch(few, blocks_for(n, kThreads), kThreads, static_cast<u32>(n), args);
     } else {
@@ -87,20 +88,36 @@ void by_elements(void (*few)(u32, GridSample<T>), void (*many)(u64, GridSample<T
 }
 
 template <class Args>
-void by_places(void (*kernel)(i64, Args), const Args& args) {
-    const i64 n = args.shape.batch * args.shape.places();
+void by_places(void (*kernel)(i64, Args), const Args& args, i64 n) {
     launch(kernel, blocks_for(n, kThreads), kThreads, n, args);
 }
 
 }  // namespace
 
-void grid_sample_f32(const GridSample<float>& args) { by_elements(sample_kernel<float, u32>, sample_kernel<float, u64>, args); }
-void grid_sample_f64(const GridSample<double>& args) { by_elements(sample_kernel<double, u32>, sample_kernel<double, u64>, args); }
-void grid_sample_dx_f32(const GridSample<float>& args) { by_elements(input_gradient_kernel<float, u32>, input_gradient_kernel<float, u64>, args); }
-void grid_sample_dx_f64(const GridSample<double>& args) { by_elements(input_gradient_kernel<double, u32>, input_gradient_kernel<double, u64>, args); }
-void grid_sample_dgrid_f32(const GridSample<float>& args) { by_places(grid_gradient_kernel<float>, args); }
-void grid_sample_dgrid_f64(const GridSample<double>& args) { by_places(grid_gradient_kernel<double>, args); }
-void grid_places_f32(const GridPlaces<float>& args) { by_places(places_kernel<float>, args); }
-void grid_places_f64(const GridPlaces<double>& args) { by_places(places_kernel<double>, args); }
+template <class T>
+void grid_sample(const GridSample<T>& args, i64 /*places*/) {
+    by_elements(sample_kernel<T, u32>, sample_kernel<T, u64>, args);
+}
+template <class T>
+void grid_sample_dx(const GridSample<T>& args, i64 /*channels*/) {
+    by_elements(input_gradient_kernel<T, u32>, input_gradient_kernel<T, u64>, args);
+}
+template <class T>
+void grid_sample_dgrid(const GridSample<T>& args, i64 count) {
+    by_places(grid_gradient_kernel<T>, args, count);
+}
+template <class T>
+void grid_places(const GridPlaces<T>& args, i64 count) {
+    by_places(places_kernel<T>, args, count);
+}
+
+#define TAPIR_INSTANTIATE(T)                                    \
+    template void grid_sample(const GridSample<T>&, i64);       \
+    template void grid_sample_dx(const GridSample<T>&, i64);    \
+    template void grid_sample_dgrid(const GridSample<T>&, i64); \
+    template void grid_places(const GridPlaces<T>&, i64);
+TAPIR_INSTANTIATE(float)
+TAPIR_INSTANTIATE(double)
+#undef TAPIR_INSTANTIATE
 
 }  // namespace tapir::gpu

@@ -20,6 +20,7 @@
 #include "tapir/ops/index/gather.h"
 #include "tapir/ops/into_impl.h"
 #include "tapir/ops/join/join.h"
+#include "tapir/ops/kernels/launch.h"
 #include "tapir/ops/linear/matmul.h"
 #include "tapir/ops/make/copy.h"
 #include "tapir/ops/make/make.h"
@@ -81,45 +82,34 @@ namespace {
 
 // --- Running -------------------------------------------------------------------------------------------------------------
 
+// Calls f.operator()<T>() for float or double, which the kernels take.
+template <class F>
+void with_number_type(DType dtype, const F& f) {
+    dtype == float64 ? f.template operator()<double>() : f.template operator()<float>();
+}
+
+constexpr int64_t kTapWork = 8;  // for TAPIR_LAUNCH: one element of an image at one place takes as long
+
 template <class T>
-T* data(const Tensor& t) {
-    return t.defined() ? static_cast<T*>(on_gpu(t) ? on_stream(t.impl()) : t.raw_data()) : nullptr;
-}
-
-// Calls the CPU's kernel on parts of [0, n), where one takes the work of `each` elements, or the GPU's kernel on all.
-template <class Args, class OnCpu, class OnGpu>
-void run(int64_t n, int64_t each, const Args& args, bool is_on_gpu, const OnCpu& on_cpu, const OnGpu& of_gpu) {
-    if (n * each == 0) return;
-    if (is_on_gpu) return of_gpu(args);
-    share_out(n, each * 8, [&](int64_t begin, int64_t end) { on_cpu(args, begin, end); });  // one element takes long
-}
-
-template <class T, class OnCpu, class OnGpu>
-void run_as(const GridSampleShape& s, const Tensor& x, const Tensor& grid, const Tensor& g, const Tensor& out, int64_t n, int64_t each,
-            const OnCpu& on_cpu, const OnGpu& of_gpu) {
-    if (out.numel() == 0) return;
-    run(n, each, GridSample<T>{s, data<T>(x), data<T>(grid), data<T>(g), data<T>(out)}, on_gpu(out), on_cpu, of_gpu);
+GridSample<T> sample_args(const GridSampleShape& s, const Tensor& x, const Tensor& grid, const Tensor& g, const Tensor& out) {
+    return {s, kernel_data<T>(x), kernel_data<T>(grid), kernel_data<T>(g), kernel_data<T>(out)};
 }
 
 Tensor sampled(const GridSampleShape& s, const Tensor& x, const Tensor& grid, const Loc& loc) {
     const Tensor out = detail::make_empty({s.batch, s.channels, s.out_height, s.out_width}, x.dtype(), x.device(), loc);
-    const int64_t n = s.batch * s.places(), each = s.channels;
-    if (x.dtype() == float64) {
-        run_as<double>(s, x, grid, {}, out, n, each, kernels::grid_sample_f64, gpu::grid_sample_f64);
-    } else {
-        run_as<float>(s, x, grid, {}, out, n, each, kernels::grid_sample_f32, gpu::grid_sample_f32);
-    }
+    with_number_type(x.dtype(), [&]<class T>() {
+        const GridSample<T> args = sample_args<T>(s, x, grid, {}, out);
+        TAPIR_LAUNCH(out, s.batch * s.places(), s.channels * kTapWork, grid_sample, args);
+    });
     return out;
 }
 
 // dx, dgrid: zeros at first.
 void add_gradient_of_x(const GridSampleShape& s, const Tensor& grid, const Tensor& g, const Tensor& dx) {
-    const int64_t n = s.batch * s.channels, each = s.places();
-    if (g.dtype() == float64) {
-        run_as<double>(s, {}, grid, g, dx, n, each, kernels::grid_sample_dx_f64, gpu::grid_sample_dx_f64);
-    } else {
-        run_as<float>(s, {}, grid, g, dx, n, each, kernels::grid_sample_dx_f32, gpu::grid_sample_dx_f32);
-    }
+    with_number_type(g.dtype(), [&]<class T>() {
+        const GridSample<T> args = sample_args<T>(s, {}, grid, g, dx);
+        TAPIR_LAUNCH(dx, s.batch * s.channels, s.places() * kTapWork, grid_sample_dx, args);
+    });
 }
 Tensor gradient_of_x(const GridSampleShape& s, const Tensor& grid, const Tensor& g) {
     Tensor dx = gradient_ops::zeros({s.batch, s.channels, s.height, s.width}, g.dtype(), g.device());
@@ -128,12 +118,10 @@ Tensor gradient_of_x(const GridSampleShape& s, const Tensor& grid, const Tensor&
 }
 
 void add_gradient_of_grid(const GridSampleShape& s, const Tensor& x, const Tensor& grid, const Tensor& g, const Tensor& dgrid) {
-    const int64_t n = s.batch * s.places(), each = s.channels;
-    if (g.dtype() == float64) {
-        run_as<double>(s, x, grid, g, dgrid, n, each, kernels::grid_sample_dgrid_f64, gpu::grid_sample_dgrid_f64);
-    } else {
-        run_as<float>(s, x, grid, g, dgrid, n, each, kernels::grid_sample_dgrid_f32, gpu::grid_sample_dgrid_f32);
-    }
+    with_number_type(g.dtype(), [&]<class T>() {
+        const GridSample<T> args = sample_args<T>(s, x, grid, g, dgrid);
+        TAPIR_LAUNCH(dgrid, s.batch * s.places(), s.channels * kTapWork, grid_sample_dgrid, args);
+    });
 }
 Tensor gradient_of_grid(const GridSampleShape& s, const Tensor& x, const Tensor& grid, const Tensor& g) {
     Tensor dgrid = gradient_ops::zeros(grid.shape(), g.dtype(), g.device());
@@ -163,11 +151,10 @@ struct Places {
             below = gradient_ops::zeros(grid.shape(), int64, grid.device());
             rest = gradient_ops::zeros(grid.shape(), grid.dtype(), grid.device());
             slope = gradient_ops::zeros(grid.shape(), grid.dtype(), grid.device());
-            if (grid.dtype() == float64) {
-                find<double>(s, given, rest, kernels::grid_places_f64, gpu::grid_places_f64);
-            } else {
-                find<float>(s, given, rest, kernels::grid_places_f32, gpu::grid_places_f32);
-            }
+            with_number_type(grid.dtype(), [&]<class T>() {
+                const kernels::GridPlaces<T> args{s, kernel_data<T>(given), kernel_data<int64_t>(below), kernel_data<T>(rest), kernel_data<T>(slope)};
+                TAPIR_LAUNCH(given, s.batch * s.places(), 2 * kTapWork, grid_places, args);
+            });
         }
         t = rest + slope * (finite - finite.detach());
     }
@@ -175,13 +162,6 @@ struct Places {
     Tensor of(const Tensor& numbers, int dimension) const { return select(numbers, 3, dimension); }
 
  private:
-    template <class T, class OnCpu, class OnGpu>
-    void find(const GridSampleShape& s, const Tensor& grid, const Tensor& rest, const OnCpu& on_cpu, const OnGpu& of_gpu) {
-        const int64_t n = s.batch * s.places();
-        const kernels::GridPlaces<T> args{s, data<T>(grid), data<int64_t>(below), data<T>(rest), data<T>(slope)};
-        run(n, 2, args, on_gpu(grid), on_cpu, of_gpu);
-    }
-
     // GridSampleShape::place() for one of the two numbers of each position, by ops.
     struct Column {
         Tensor below, rest, slope;

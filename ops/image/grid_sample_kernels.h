@@ -134,23 +134,9 @@ struct GridTaps {
 
 }  // namespace tapir::kernels
 
-// These compute positions [begin, end) of all grids, counted over the batch.
-TAPIR_CPU_KERNEL(grid_sample_f32, void(const tapir::kernels::GridSample<float>& args, std::int64_t begin, std::int64_t end))
-TAPIR_CPU_KERNEL(grid_sample_f64, void(const tapir::kernels::GridSample<double>& args, std::int64_t begin, std::int64_t end))
-TAPIR_CPU_KERNEL(grid_sample_dgrid_f32, void(const tapir::kernels::GridSample<float>& args, std::int64_t begin, std::int64_t end))
-TAPIR_CPU_KERNEL(grid_sample_dgrid_f64, void(const tapir::kernels::GridSample<double>& args, std::int64_t begin, std::int64_t end))
-TAPIR_CPU_KERNEL(grid_places_f32, void(const tapir::kernels::GridPlaces<float>& args, std::int64_t begin, std::int64_t end))
-TAPIR_CPU_KERNEL(grid_places_f64, void(const tapir::kernels::GridPlaces<double>& args, std::int64_t begin, std::int64_t end))
-// These add to channels [begin, end), counted over the batch.
-TAPIR_CPU_KERNEL(grid_sample_dx_f32, void(const tapir::kernels::GridSample<float>& args, std::int64_t begin, std::int64_t end))
-TAPIR_CPU_KERNEL(grid_sample_dx_f64, void(const tapir::kernels::GridSample<double>& args, std::int64_t begin, std::int64_t end))
-
-TAPIR_GPU_KERNEL(grid_sample_f32, void(const tapir::kernels::GridSample<float>& args))
-TAPIR_GPU_KERNEL(grid_sample_f64, void(const tapir::kernels::GridSample<double>& args))
-TAPIR_GPU_KERNEL(grid_sample_dgrid_f32, void(const tapir::kernels::GridSample<float>& args))
-TAPIR_GPU_KERNEL(grid_sample_dgrid_f64, void(const tapir::kernels::GridSample<double>& args))
-TAPIR_GPU_KERNEL(grid_places_f32, void(const tapir::kernels::GridPlaces<float>& args))
-TAPIR_GPU_KERNEL(grid_places_f64, void(const tapir::kernels::GridPlaces<double>& args))
-/// These add in any order.
-TAPIR_GPU_KERNEL(grid_sample_dx_f32, void(const tapir::kernels::GridSample<float>& args))
-TAPIR_GPU_KERNEL(grid_sample_dx_f64, void(const tapir::kernels::GridSample<double>& args))
+/// Positions of all grids, counted over the batch.
+TAPIR_TYPED_KERNEL(grid_sample, GridSample)
+TAPIR_TYPED_KERNEL(grid_sample_dgrid, GridSample)
+TAPIR_TYPED_KERNEL(grid_places, GridPlaces)
+/// Adds to channels, counted over the batch; a GPU in any order.
+TAPIR_TYPED_KERNEL(grid_sample_dx, GridSample)
