@@ -78,21 +78,15 @@ void run_softmax(const Tensor& input, const Tensor& g, const Tensor& out, const 
     const TensorImpl* x = input.impl();
     if (x->numel == 0) return;
     const Lines lines(x, attrs.dim);
-    kernels::SoftmaxArgs args{x->dtype, log, lines.size, lines.inner, x->data, nullptr, out.impl()->data};
-    if (g.defined()) {
-        args.g = g.impl()->data;
-    } else if (attrs.first_query >= 0) {
+    kernels::SoftmaxArgs args{x->dtype, log, lines.size, lines.inner, kernel_data(x), kernel_data(g), kernel_data(out)};
+    if (!args.g && attrs.first_query >= 0) {
         args.queries = x->sizes[x->rank - 2];
         args.first = std::min(attrs.first_query, lines.size);  // from there on all elements are in the row
     }
-    if (on_gpu(x)) {
-        for (const Tensor* t : {&input, &g, &out}) on_stream(*t);
-    }
-    const std::int64_t count = lines.outer * lines.inner;
     if (args.g) {
-        TAPIR_LAUNCH(x, count, lines.size, softmax_backward, args);
+        TAPIR_LAUNCH(x, lines.count(), lines.size, softmax_backward, args);
     } else {
-        TAPIR_LAUNCH(x, count, lines.size, softmax, args);
+        TAPIR_LAUNCH(x, lines.count(), lines.size, softmax, args);
     }
 }
 
@@ -246,10 +240,7 @@ void logsumexp_rule(Backward& b) {
 }
 
 void run_logsumexp(const Reduced& in, const Tensor& out) {
-    const kernels::SoftmaxArgs args{in.x.dtype(), true, in.size, in.inner, in.x.raw_data(), nullptr, out.raw_data()};
-    if (on_gpu(in.x)) {
-        for (const Tensor* t : {&in.x, &out}) on_stream(*t);
-    }
+    const kernels::SoftmaxArgs args{in.x.dtype(), true, in.size, in.inner, kernel_data(in.x), nullptr, kernel_data(out)};
     TAPIR_LAUNCH(in.x, out.numel(), in.size, logsumexp, args);
 }
 
