@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(kThreads) put_picked_kernel(I count, I picked,
 }
 
 template <class T, class I>
-void launch_put_picked(const kernels::PickedArgs& args) {
-    launch(put_picked_kernel<T, I>, blocks_for(args.count, kThreads), kThreads, static_cast<I>(args.count), static_cast<I>(args.picked),
+void launch_put_picked(const kernels::PickedArgs& args, i64 count) {
+    launch(put_picked_kernel<T, I>, blocks_for(count, kThreads), kThreads, static_cast<I>(count), static_cast<I>(args.picked),
            static_cast<I>(args.inner), args.size, args.indices, static_cast<const T*>(args.from), static_cast<T*>(args.to));
 }
 
@@ -87,12 +87,12 @@ void extreme(const ReduceArgs& args, i64* indices, i64 outputs) {
     });
 }
 
-void put_picked(const kernels::PickedArgs& args) {
+void put_picked(const kernels::PickedArgs& args, i64 count) {
     with_size(args.bytes, [&]<class T>() {
-        if (args.count <= kMostPositions) {
-            launch_put_picked<T, u32>(args);
+        if (count <= kMostPositions) {
+            launch_put_picked<T, u32>(args, count);
         } else {
-            launch_put_picked<T, u64>(args);
+            launch_put_picked<T, u64>(args, count);
         }
     });
 }

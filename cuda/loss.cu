@@ -127,8 +127,8 @@ void squared_distance(DType dtype, const void* a, const void* b, i64 n, double s
     });
 }
 
-void scaled_difference(DType dtype, const void* a, const void* b, const void* g, double factor, void* out, i64 n) {
-    run_flat<ScaledDifference>(dtype, n, {a, b, g}, {false, false, true}, out, factor);
+void scaled_difference(DType dtype, const void* a, const void* b, const void* g, double factor, void* out, i64 count) {
+    run_flat<ScaledDifference>(dtype, count, {a, b, g}, {false, false, true}, out, factor);
 }
 
 void binary_cross_entropy(DType dtype, const void* x, const void* t, void* y, i64 n) {
@@ -140,8 +140,8 @@ void binary_cross_entropy(DType dtype, const void* x, const void* t, void* y, i6
     });
 }
 
-void binary_cross_entropy_grad(DType dtype, const void* g, const void* x, const void* t, void* out, i64 n) {
-    run_flat<BinaryCrossEntropyGradient>(dtype, n, {g, x, t}, {false, false, false}, out, 0);
+void binary_cross_entropy_grad(DType dtype, const void* g, const void* x, const void* t, void* out, i64 count) {
+    run_flat<BinaryCrossEntropyGradient>(dtype, count, {g, x, t}, {false, false, false}, out, 0);
 }
 
 }  // namespace tapir::gpu

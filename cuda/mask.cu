@@ -314,8 +314,8 @@ __global__ void __launch_bounds__(kThreads) triangle_kernel(i64 n, const T* x, T
 }
 
 template <class T, int V>
-void launch_triangle(const TriangleArgs& args) {
-    const i64 columns = args.columns / V, rows = args.matrices * args.rows, n = rows * columns;
+void launch_triangle(const TriangleArgs& args, i64 rows) {
+    const i64 columns = args.columns / V, n = rows * columns;
     launch(triangle_kernel<T, V>, blocks_for(n, kPerBlock), kThreads, n, static_cast<const T*>(args.x), static_cast<T*>(args.out),
            RowSplit(columns, n), RowSplit(args.rows, rows), args.first, args.lower);
 }
@@ -350,11 +350,11 @@ void mask_positions(const MaskArgs& args) {
            is_aligned(args.mask, kTileBytes));
 }
 
-void triangle(const TriangleArgs& args) {
+void triangle(const TriangleArgs& args, i64 count) {
     with_size(args.size, [&]<class T>() {
         constexpr int V = 16 / sizeof(T);
         const bool packed = args.columns % V == 0 && is_aligned(args.x, 16) && is_aligned(args.out, 16);
-        packed ? launch_triangle<T, V>(args) : launch_triangle<T, 1>(args);
+        packed ? launch_triangle<T, V>(args, count) : launch_triangle<T, 1>(args, count);
     });
 }
 

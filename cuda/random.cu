@@ -241,8 +241,8 @@ void random_bernoulli_of(Draw draw, const void* p, DType dtype, void* out, i64 n
 }
 
 void dropout(const DropoutArgs& args) { run_dropout<true>(args.dtype, args.x, args.keep, args.y, args.n, args.draw, args.p_keep, args.scale); }
-void masked_scale(DType dtype, const void* x, const std::uint8_t* keep, void* y, i64 n, double scale) {
-    run_dropout<false>(dtype, x, const_cast<std::uint8_t*>(keep), y, n, {}, 1, scale);
+void masked_scale(DType dtype, const void* x, const std::uint8_t* keep, void* y, double scale, i64 count) {
+    run_dropout<false>(dtype, x, const_cast<std::uint8_t*>(keep), y, count, {}, 1, scale);
 }
 
 }  // namespace tapir::gpu

@@ -1,6 +1,5 @@
 // Ops that rearrange elements: tril, triu, flip, roll, repeat, pad.
 #include <algorithm>
-#include <cstring>
 
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
@@ -16,7 +15,7 @@
 #include "tapir/ops/make/copy.h"
 #include "tapir/ops/make/copy_kernels.h"
 #include "tapir/ops/normalization/channels_impl.h"
-#include "tapir/ops/parallel_impl.h"
+#include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/reduce/extreme.h"
 #include "tapir/ops/reduce/reduce.h"
 #include "tapir/ops/view/view.h"
@@ -83,20 +82,6 @@ Tensor packed(const Tensor& x, const Loc& loc) {
     return x.contiguous(loc);
 }
 
-void triangle_on_gpu(const TensorImpl* out, const TensorImpl* source, int64_t first, bool lower) {
-    if (out->numel == 0) return;
-    kernels::TriangleArgs args{};
-    args.size = static_cast<unsigned>(itemsize(out->dtype));
-    args.rows = out->sizes[out->rank - 2];
-    args.columns = out->sizes[out->rank - 1];
-    args.matrices = out->numel / (args.rows * args.columns);
-    args.first = first;
-    args.lower = lower;
-    args.x = on_stream(source);
-    args.out = on_stream(out);
-    gpu::triangle(args);
-}
-
 // Row r keeps its columns below r + diagonal + 1 (lower), or from r + diagonal on (upper).
 Tensor triangle(const OpInfo& op, const In& x, int64_t diagonal, bool lower) {
     detail::check_defined(x, op.name);
@@ -110,26 +95,9 @@ Tensor triangle(const OpInfo& op, const In& x, int64_t diagonal, bool lower) {
     const int64_t first = std::clamp(diagonal, -rows - 1, columns + 1) + (lower ? 1 : 0);
     const Tensor source = packed(x.tensor, x.loc);
     Tensor out = detail::make_empty_like(x.tensor.impl(), x->dtype, x.loc);
-    if (on_gpu(out)) {
-        triangle_on_gpu(out.impl(), source.impl(), first, lower);
-        record(op, x.loc, {&x.tensor}, out, {}, diagonal);
-        return out;
-    }
-    const auto size = static_cast<int64_t>(itemsize(x->dtype));
-    parallel_for(columns ? out.numel() / columns : 0, 32 * 1024 / (columns + 1) + 1, [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row) {
-            const int64_t left = std::clamp<int64_t>(row % rows + first, 0, columns) * size, right = columns * size - left;
-            const std::byte* from = source.impl()->data + row * columns * size;
-            std::byte* to = out.impl()->data + row * columns * size;
-            if (lower) {
-                std::memcpy(to, from, static_cast<std::size_t>(left));
-                std::memset(to + left, 0, static_cast<std::size_t>(right));
-            } else {
-                std::memset(to, 0, static_cast<std::size_t>(left));
-                std::memcpy(to + left, from + left, static_cast<std::size_t>(right));
-            }
-        }
-    });
+    const auto size = static_cast<unsigned>(itemsize(x->dtype));
+    const kernels::TriangleArgs args{size, rows, columns, first, lower, kernel_data(source), kernel_data(out)};
+    TAPIR_LAUNCH(out, columns > 0 ? out.numel() / columns : 0, columns, triangle, args);
     record(op, x.loc, {&x.tensor}, out, {}, diagonal);
     return out;
 }

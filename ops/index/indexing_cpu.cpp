@@ -152,5 +152,21 @@ void index_range(const i64* index, i64 n, i64* low, i64* high) {
     *high = most;
 }
 
+void triangle(const TriangleArgs& args, i64 begin, i64 end) {
+    for (i64 row = begin; row < end; ++row) {
+        const i64 edge = row % args.rows + args.first;  // the first column on the other side of the diagonal
+        const i64 left = (edge < 0 ? 0 : edge > args.columns ? args.columns : edge) * args.size, right = args.columns * args.size - left;
+        const auto* from = static_cast<const std::byte*>(args.x) + row * args.columns * args.size;
+        auto* to = static_cast<std::byte*>(args.out) + row * args.columns * args.size;
+        if (args.lower) {
+            __builtin_memcpy(to, from, static_cast<std::size_t>(left));
+            __builtin_memset(to + left, 0, static_cast<std::size_t>(right));
+        } else {
+            __builtin_memset(to, 0, static_cast<std::size_t>(left));
+            __builtin_memcpy(to + left, from + left, static_cast<std::size_t>(right));
+        }
+    }
+}
+
 }  // namespace TAPIR_ISA
 }  // namespace tapir::kernels

@@ -156,7 +156,7 @@ struct JoinArgs {
 /// or from there on.
 struct TriangleArgs {
     unsigned size;
-    std::int64_t matrices, rows, columns;  // none is 0
+    std::int64_t rows, columns;  // of a matrix
     std::int64_t first;
     bool lower;
     const void* x;
@@ -195,7 +195,8 @@ TAPIR_GPU_KERNEL(mask_parts, std::int64_t(std::int64_t numel))
 TAPIR_GPU_KERNEL(count_mask, void(const tapir::kernels::MaskArgs& args))
 /// Writes the positions, in order.
 TAPIR_GPU_KERNEL(mask_positions, void(const tapir::kernels::MaskArgs& args))
-TAPIR_GPU_KERNEL(triangle, void(const tapir::kernels::TriangleArgs& args))
+/// Rows are counted over all matrices.
+TAPIR_KERNEL(triangle, const tapir::kernels::TriangleArgs& args)
 
 TAPIR_GPU_KERNEL(join, void(const tapir::kernels::JoinArgs& args))
 TAPIR_GPU_KERNEL(add_parts, void(const tapir::kernels::AddPartsArgs& args))

@@ -14,13 +14,13 @@
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/elementwise/mask.h"
 #include "tapir/ops/elementwise/rounded_once_impl.h"
+#include "tapir/ops/kernels/launch.h"
 #include "tapir/ops/loss/loss_impl.h"
 #include "tapir/ops/loss/loss_kernels.h"
 #include "tapir/ops/loss/pair_loss_impl.h"
 #include "tapir/ops/make/copy.h"
 #include "tapir/ops/make/make.h"
 #include "tapir/ops/on_stream_impl.h"
-#include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/reduce/reduce.h"
 #include "tapir/ops/view/view.h"
 
@@ -99,7 +99,7 @@ namespace {
 
 using std::int64_t;
 
-constexpr int64_t kGrain = 16 * 1024;
+constexpr int64_t kElementWork = 2;  // each has two operands
 
 void check_two(const char* op, const In& input, const In& target) {
     detail::check_defined(input, op);
@@ -166,18 +166,6 @@ Tensor fused_mse(const Tensor& a, const Tensor& b, Reduction reduction, const Lo
     return out;
 }
 
-void mse_loss_rule_on_gpu(Backward& b, const Tensor& x, const Tensor& y, double factor) {
-    const Tensor g = b.grad();
-    for (int i = 0; i < 2; ++i) {
-        if (!b.needs(i)) continue;
-        Tensor out = detail::make_empty_like(x.impl(), x.dtype(), Loc{});
-        if (x.numel() > 0) {
-            gpu::scaled_difference(x.dtype(), on_stream(x), on_stream(y), on_stream(g), i == 0 ? factor : -factor, on_stream(out), x.numel());
-        }
-        b.give(i, std::move(out));
-    }
-}
-
 void mse_loss_rule(Backward& b) {
     const double factor = 2 * b.attrs<MseAttrs>().scale;
     if (b.recording()) {
@@ -186,17 +174,12 @@ void mse_loss_rule(Backward& b) {
         if (b.needs(1)) b.give(1, -g);
         return;
     }
-    const Tensor x = plain(b.saved(0)), y = plain(b.saved(1));
-    if (on_gpu(x)) return mse_loss_rule_on_gpu(b, x, y, factor);
-    const double g = b.grad().item<double>() * factor;
-    const auto size = static_cast<int64_t>(itemsize(x.dtype()));
+    const Tensor x = plain(b.saved(0)), y = plain(b.saved(1)), &g = b.grad();
+    const auto *of_x = kernel_data(x), *of_y = kernel_data(y), *of_g = kernel_data(g);
     for (int i = 0; i < 2; ++i) {
         if (!b.needs(i)) continue;
         Tensor out = detail::make_empty_like(x.impl(), x.dtype(), Loc{});
-        parallel_for(x.numel(), kGrain, [&](int64_t begin, int64_t end) {
-            kernels::scaled_difference(x.dtype(), x.impl()->data + begin * size, y.impl()->data + begin * size, i == 0 ? g : -g,
-                                       out.impl()->data + begin * size, end - begin);
-        });
+        TAPIR_LAUNCH(x, x.numel(), kElementWork, scaled_difference, x.dtype(), of_x, of_y, of_g, i == 0 ? factor : -factor, kernel_data(out));
         b.give(i, std::move(out));
     }
 }
@@ -221,7 +204,7 @@ Tensor fused_binary_cross_entropy(const Tensor& x, const Tensor& t, const Loc& l
         }
     };
     if (!on_gpu(x)) {
-        parallel_for(x.numel(), kGrain, on_cpu);
+        parallel_for(x.numel(), kParallelWork / kElementWork, on_cpu);
     } else if (x.numel() > 0) {
         gpu::binary_cross_entropy(x.dtype(), on_stream(xs), on_stream(ts), on_stream(out), x.numel());
     }
@@ -232,15 +215,7 @@ Tensor fused_binary_cross_entropy(const Tensor& x, const Tensor& t, const Loc& l
 Tensor binary_cross_entropy_gradient(const Tensor& grad, const Tensor& input, const Tensor& target) {
     const Tensor g = plain(grad), x = plain(input), t = plain(target);
     Tensor out = detail::make_empty_like(x.impl(), x.dtype(), Loc{});
-    if (x.numel() > 0 && on_gpu(x)) {
-        gpu::binary_cross_entropy_grad(x.dtype(), on_stream(g), on_stream(x), on_stream(t), on_stream(out), x.numel());
-        return out;
-    }
-    const auto size = static_cast<int64_t>(itemsize(x.dtype()));
-    parallel_for(x.numel(), kGrain, [&](int64_t begin, int64_t end) {
-        const auto at = [&](const Tensor& tensor) { return tensor.impl()->data + begin * size; };
-        kernels::binary_cross_entropy_grad(x.dtype(), at(g), at(x), at(t), at(out), end - begin);
-    });
+    TAPIR_LAUNCH(x, x.numel(), kElementWork, binary_cross_entropy_grad, x.dtype(), kernel_data(g), kernel_data(x), kernel_data(t), kernel_data(out));
     return out;
 }
 

@@ -276,6 +276,12 @@ double run_squared_distance(const T* a, const T* b, i64 n) {
 }
 
 template <class T>
+void run_scaled_difference(const T* a, const T* b, const T* g, double factor, T* out, i64 begin, i64 end) {
+    const T scale = static_cast<T>(static_cast<double>(*g) * factor);
+    for (i64 i = begin; i < end; ++i) out[i] = (a[i] - b[i]) * scale;
+}
+
+template <class T>
 inline T limited_log(T x) {
     const T y = log(x);
     return y < T(-100) ? T(-100) : y;
@@ -293,8 +299,8 @@ bool run_binary_cross_entropy(const T* x, const T* t, T* y, i64 n) {
 }
 
 template <class T>
-void run_binary_cross_entropy_grad(const T* g, const T* x, const T* t, T* out, i64 n) {
-    for (i64 i = 0; i < n; ++i) {
+void run_binary_cross_entropy_grad(const T* g, const T* x, const T* t, T* out, i64 begin, i64 end) {
+    for (i64 i = begin; i < end; ++i) {
         const T spread = x[i] * (T(1) - x[i]);
         out[i] = g[i] * (x[i] - t[i]) / (spread < T(1e-12) ? T(1e-12) : spread);
     }
@@ -415,13 +421,11 @@ double squared_distance(DType dtype, const void* a, const void* b, i64 n) {
     return run_squared_distance(as<float>(a), as<float>(b), n);
 }
 
-void scaled_difference(DType dtype, const void* a, const void* b, double factor, void* out, i64 n) {
+void scaled_difference(DType dtype, const void* a, const void* b, const void* g, double factor, void* out, i64 begin, i64 end) {
     if (dtype == DType::float64) {
-        for (i64 i = 0; i < n; ++i) as<double>(out)[i] = (as<double>(a)[i] - as<double>(b)[i]) * factor;
-        return;
+        return run_scaled_difference(as<double>(a), as<double>(b), as<double>(g), factor, as<double>(out), begin, end);
     }
-    const auto f = static_cast<float>(factor);
-    for (i64 i = 0; i < n; ++i) as<float>(out)[i] = (as<float>(a)[i] - as<float>(b)[i]) * f;
+    run_scaled_difference(as<float>(a), as<float>(b), as<float>(g), factor, as<float>(out), begin, end);
 }
 
 double pair_loss_sum(const PairLossArgs& args) {
@@ -451,11 +455,11 @@ bool binary_cross_entropy(DType dtype, const void* x, const void* t, void* y, i6
     return run_binary_cross_entropy(as<float>(x), as<float>(t), as<float>(y), n);
 }
 
-void binary_cross_entropy_grad(DType dtype, const void* g, const void* x, const void* t, void* out, i64 n) {
+void binary_cross_entropy_grad(DType dtype, const void* g, const void* x, const void* t, void* out, i64 begin, i64 end) {
     if (dtype == DType::float64) {
-        return run_binary_cross_entropy_grad(as<double>(g), as<double>(x), as<double>(t), as<double>(out), n);
+        return run_binary_cross_entropy_grad(as<double>(g), as<double>(x), as<double>(t), as<double>(out), begin, end);
     }
-    run_binary_cross_entropy_grad(as<float>(g), as<float>(x), as<float>(t), as<float>(out), n);
+    run_binary_cross_entropy_grad(as<float>(g), as<float>(x), as<float>(t), as<float>(out), begin, end);
 }
 
 }  // namespace TAPIR_ISA

@@ -73,8 +73,8 @@ TAPIR_CPU_KERNEL(scale_classes,
 
 /// sum (a - b)^2 of n elements, as double.
 TAPIR_CPU_KERNEL(squared_distance, double(tapir::DType dtype, const void* a, const void* b, std::int64_t n))
-/// out = (a - b) * factor
-TAPIR_CPU_KERNEL(scaled_difference, void(tapir::DType dtype, const void* a, const void* b, double factor, void* out, std::int64_t n))
+/// out = (a - b) * g[0] * factor; on a GPU for any floating dtype.
+TAPIR_KERNEL(scaled_difference, tapir::DType dtype, const void* a, const void* b, const void* g, double factor, void* out)
 
 /// Compute the losses' sum, the losses, and their gradients by x (input 0) or t (1), times `scale` and g, of n elements (null: 1).
 TAPIR_CPU_KERNEL(pair_loss_sum, double(const tapir::kernels::PairLossArgs& args))
@@ -83,8 +83,8 @@ TAPIR_CPU_KERNEL(pair_loss_grad, void(const tapir::kernels::PairLossArgs& args, 
 
 /// y = -(t max(log(x), -100) + (1 - t) max(log(1 - x), -100)). False when an x is not in [0, 1].
 TAPIR_CPU_KERNEL(binary_cross_entropy, bool(tapir::DType dtype, const void* x, const void* t, void* y, std::int64_t n))
-/// Its derivative by x, times g: g (x - t) / max(x (1 - x), 1e-12).
-TAPIR_CPU_KERNEL(binary_cross_entropy_grad, void(tapir::DType dtype, const void* g, const void* x, const void* t, void* out, std::int64_t n))
+/// Its derivative by x, times g: g (x - t) / max(x (1 - x), 1e-12); on a GPU for any floating dtype.
+TAPIR_KERNEL(binary_cross_entropy_grad, tapir::DType dtype, const void* g, const void* x, const void* t, void* out)
 
 // On a GPU: any floating dtype. Only there the summed weights of the targets, and so args.scale, are known: `grad` is computed
 // for a scale of 1. Losses are in the dtype that is computed in, float32 for 16-bit floats. There is at least one position.
@@ -104,10 +104,7 @@ TAPIR_GPU_KERNEL(distribution, void(const tapir::kernels::DistributionArgs& args
 
 /// out[0] = scale * sum (a - b)^2. n may be 0.
 TAPIR_GPU_KERNEL(squared_distance, void(tapir::DType dtype, const void* a, const void* b, std::int64_t n, double scale, void* out))
-/// out = (a - b) * g[0] * factor
-TAPIR_GPU_KERNEL(scaled_difference, void(tapir::DType dtype, const void* a, const void* b, const void* g, double factor, void* out, std::int64_t n))
 /// As on the CPU; an x that is not in [0, 1] gives ValueError later.
 TAPIR_GPU_KERNEL(binary_cross_entropy, void(tapir::DType dtype, const void* x, const void* t, void* y, std::int64_t n))
-TAPIR_GPU_KERNEL(binary_cross_entropy_grad, void(tapir::DType dtype, const void* g, const void* x, const void* t, void* out, std::int64_t n))
 /// One block for each example. Targets out of range or blank give IndexError later.
 TAPIR_GPU_KERNEL(ctc_loss, void(const tapir::kernels::CtcArgs& args, const tapir::Shape& shape))

@@ -9,9 +9,9 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/ops/batch/batched_impl.h"
+#include "tapir/ops/kernels/launch.h"
 #include "tapir/ops/make/copy.h"
 #include "tapir/ops/on_stream_impl.h"
-#include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/random/dropout.h"
 #include "tapir/ops/random/random_kernels.h"
 #include "tapir/ops/view/view.h"
@@ -66,19 +66,8 @@ Tensor apply(const In& x, const Tensor& mask, bool is_drawn, double p) {
     const TensorImpl* from = packed.impl();
     detail::begin_op("dropout", from, x.loc);
     Tensor out = detail::make_empty_like(from, from->dtype, x.loc);
-    if (on_gpu(from)) {
-        if (from->numel > 0) {
-            const auto* keep = on_stream<const std::uint8_t>(mask);
-            gpu::masked_scale(from->dtype, on_stream(packed), keep, on_stream(out), from->numel, scale);
-        }
-        finish(x, mask, is_drawn, p, out);
-        return out;
-    }
-    const auto* keep = static_cast<const std::uint8_t*>(mask.raw_data());
-    const auto size = static_cast<int64_t>(itemsize(from->dtype));
-    parallel_for(from->numel, kDropoutGrain, [&](int64_t begin, int64_t end) {
-        kernels::masked_scale(from->dtype, from->data + begin * size, keep + begin, out.impl()->data + begin * size, end - begin, scale);
-    });
+    const auto* keep = kernel_data<std::uint8_t>(mask);
+    TAPIR_LAUNCH(from, from->numel, /*work=*/2, masked_scale, from->dtype, kernel_data(from), keep, kernel_data(out), scale);
     finish(x, mask, is_drawn, p, out);
     return out;
 }

@@ -240,23 +240,23 @@ void random_integers(Draw draw, i64 low, u64 range, i64* out, i64 n) {
     });
 }
 
-void masked_scale(DType dtype, const void* x, const std::uint8_t* keep, void* y, i64 n, double scale) {
+void masked_scale(DType dtype, const void* x, const std::uint8_t* keep, void* y, double scale, i64 begin, i64 end) {
     if (dtype == DType::float64) {
         const auto* from = static_cast<const double*>(x);
         auto* to = static_cast<double*>(y);
-        for (i64 i = 0; i < n; ++i) to[i] = keep[i] ? from[i] * scale : 0.0;
+        for (i64 i = begin; i < end; ++i) to[i] = keep[i] ? from[i] * scale : 0.0;
         return;
     }
     const auto factor = static_cast<float>(scale);
     if (dtype == DType::float32) {
         const auto* from = static_cast<const float*>(x);
         auto* to = static_cast<float*>(y);
-        for (i64 i = 0; i < n; ++i) to[i] = keep[i] ? from[i] * factor : 0.0F;
+        for (i64 i = begin; i < end; ++i) to[i] = keep[i] ? from[i] * factor : 0.0F;
         return;
     }
-    for (i64 done = 0; done < n; done += kBlock) {
+    for (i64 done = begin; done < end; done += kBlock) {
         float block[kBlock];
-        const i64 count = smaller(kBlock, n - done);
+        const i64 count = smaller(kBlock, end - done);
         convert(dtype, static_cast<const char*>(x) + 2 * done, 1, DType::float32, block, 1, count);
         for (i64 i = 0; i < count; ++i) block[i] = keep[done + i] ? block[i] * factor : 0.0F;
         convert(DType::float32, block, 1, dtype, static_cast<char*>(y) + 2 * done, 1, count);

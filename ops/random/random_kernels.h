@@ -39,7 +39,7 @@ TAPIR_CPU_KERNEL(random_bernoulli, void(tapir::kernels::Draw draw, double p, std
 TAPIR_CPU_KERNEL(random_integers, void(tapir::kernels::Draw draw, std::int64_t low, std::uint64_t range, std::int64_t* out, std::int64_t n))
 
 /// y[i] = keep[i] ? x[i] * scale : 0, floating dtypes. y may be x.
-TAPIR_CPU_KERNEL(masked_scale, void(tapir::DType dtype, const void* x, const std::uint8_t* keep, void* y, std::int64_t n, double scale))
+TAPIR_KERNEL(masked_scale, tapir::DType dtype, const void* x, const std::uint8_t* keep, void* y, double scale)
 
 // On a GPU n is not 0, and the whole draw is made at once.
 TAPIR_GPU_KERNEL(random_uniform, void(tapir::kernels::Draw draw, tapir::DType dtype, void* out, std::int64_t n))
@@ -51,4 +51,3 @@ TAPIR_GPU_KERNEL(random_integers,
 /// Writes 1 with probability p[i]; p is of the same dtype, a floating one.
 TAPIR_GPU_KERNEL(random_bernoulli_of, void(tapir::kernels::Draw draw, const void* p, tapir::DType dtype, void* out, std::int64_t n))
 TAPIR_GPU_KERNEL(dropout, void(const tapir::kernels::DropoutArgs& args))
-TAPIR_GPU_KERNEL(masked_scale, void(tapir::DType dtype, const void* x, const std::uint8_t* keep, void* y, std::int64_t n, double scale))

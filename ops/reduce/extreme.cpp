@@ -1,6 +1,5 @@
 // Finds the largest and smallest elements along a dimension, with their indices.
 #include <algorithm>
-#include <cstring>
 
 #include "tapir/autograd/op_form.h"
 #include "tapir/core/fail_impl.h"
@@ -10,6 +9,7 @@
 #include "tapir/ops/elementwise/elementwise_kernels.h"
 #include "tapir/ops/index/gather.h"
 #include "tapir/ops/make/copy.h"
+#include "tapir/ops/on_stream_impl.h"
 #include "tapir/ops/reduce/extreme.h"
 #include "tapir/ops/reduce/reduce.h"
 #include "tapir/ops/reduce/reduce_impl.h"
@@ -35,16 +35,10 @@ namespace {
 // All tensors are contiguous.
 void put_picked(const Tensor& g, const Tensor& indices, int dim, const Tensor& out) {
     const Lines lines(out.impl(), dim);
-    const kernels::PickedArgs args{itemsize(g.dtype()), g.numel(),     g.numel() / (lines.outer * lines.inner),
-                                   lines.size,          lines.inner,   static_cast<const std::int64_t*>(indices.raw_data()),
-                                   g.raw_data(),        out.raw_data()};
-    if (on_gpu(g)) return gpu::put_picked(args);
-    const auto* from = static_cast<const std::byte*>(args.from);
-    for (std::int64_t i = 0; i < args.count; ++i, from += args.bytes) {
-        const std::int64_t outer = i / (args.picked * args.inner), inner = i % args.inner;
-        const auto at = static_cast<std::size_t>((outer * args.size + args.indices[i]) * args.inner + inner);
-        std::memcpy(static_cast<std::byte*>(args.to) + at * args.bytes, from, args.bytes);
-    }
+    const std::int64_t picked = g.numel() / lines.count();
+    const kernels::PickedArgs args{itemsize(g.dtype()), picked,          lines.size, lines.inner, kernel_data<std::int64_t>(indices),
+                                   kernel_data(g),      kernel_data(out)};
+    TAPIR_LAUNCH(g, g.numel(), /*work=*/1, put_picked, args);
 }
 
 }  // namespace

@@ -113,5 +113,14 @@ void extreme(const LineArgs& args, bool largest, i64* indices, i64 begin, i64 en
     }
 }
 
+void put_picked(const PickedArgs& args, i64 begin, i64 end) {
+    for (i64 i = begin; i < end; ++i) {
+        const i64 outer = i / (args.picked * args.inner), inner = i % args.inner;
+        const auto at = static_cast<std::size_t>((outer * args.size + args.indices[i]) * args.inner + inner);
+        const auto* from = static_cast<const std::byte*>(args.from) + static_cast<std::size_t>(i) * args.bytes;
+        __builtin_memcpy(static_cast<std::byte*>(args.to) + at * args.bytes, from, args.bytes);
+    }
+}
+
 }  // namespace TAPIR_ISA
 }  // namespace tapir::kernels

@@ -49,8 +49,7 @@ struct LineArgs {
 
 /// Elements, (outer, picked, inner), that were picked along one dimension of a tensor, (outer, size, inner). Contiguous.
 struct PickedArgs {
-    std::size_t bytes;   // of an element
-    std::int64_t count;  // outer * picked * inner
+    std::size_t bytes;  // of an element
     std::int64_t picked, size, inner;
     const std::int64_t* indices;  // along the dimension
     const void* from;
@@ -72,5 +71,5 @@ TAPIR_CPU_KERNEL(extreme, void(const tapir::kernels::LineArgs& args, bool larges
 /// With args.reduction max or min: writes the elements, to args.out unless null, and the index of the first such. One dimension is
 /// reduced, or none.
 TAPIR_GPU_KERNEL(extreme, void(const tapir::kernels::ReduceArgs& args, std::int64_t* indices, std::int64_t outputs))
-/// Puts each element back where it was picked from.
-TAPIR_GPU_KERNEL(put_picked, void(const tapir::kernels::PickedArgs& args))
+/// Puts each of the elements, counted as outer * picked * inner, back where it was picked from.
+TAPIR_KERNEL(put_picked, const tapir::kernels::PickedArgs& args)
