@@ -329,23 +329,21 @@ std::vector<Tensor> losses_of(const In& log_probs, const Problem& p, bool zero_i
         alpha = detail::make_empty({n, time, count}, x.dtype(), x.device(), loc);
         if (keep) beta = detail::make_empty({n, 2, count}, x.dtype(), x.device(), loc);
     }
-    const bool is_on_gpu = on_gpu(x);
-    const auto data = [is_on_gpu](const Tensor& t) { return is_on_gpu ? on_stream(t) : t.raw_data(); };
     const kernels::CtcArgs args{x.dtype(),
-                                data(x),
-                                static_cast<const int64_t*>(data(p.targets)),
-                                static_cast<const int64_t*>(data(p.lengths)),
+                                kernel_data(x),
+                                kernel_data<int64_t>(p.targets),
+                                kernel_data<int64_t>(p.lengths),
                                 time,
                                 n,
                                 x.shape()[2],
                                 p.attrs.longest,
                                 p.attrs.blank,
                                 zero_infinity,
-                                data(alpha),
-                                data(beta),
-                                data(results[0]),
-                                data(grad)};
-    if (n > 0) is_on_gpu ? gpu::ctc_loss(args, x.shape()) : run_on_cpu(args);
+                                kernel_data(alpha),
+                                kernel_data(beta),
+                                kernel_data(results[0]),
+                                kernel_data(grad)};
+    if (n > 0) on_gpu(x) ? gpu::ctc_loss(args, x.shape()) : run_on_cpu(args);
     record_many(ctc_loss_op, loc, {x, p.given_targets, p.input_lengths, p.given_lengths}, results, {x, p.targets, p.lengths, grad}, p.attrs,
                 CtcCall{p.attrs.blank, zero_infinity, keep});
     return results;

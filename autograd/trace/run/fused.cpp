@@ -310,7 +310,7 @@ bool set_inputs(FusedArgs& args, const Program& program, const FormCall& x, cons
         const DType dtype = dtypes[k];
         if (operand->dtype != dtype || operand->device != device) return false;
         if (!set_way(operand, y, dtype == number || dtype == bool_, args.way[k])) return false;
-        args.in[k].data = on_gpu(operand) ? on_stream(operand) : operand->data;
+        args.in[k].data = kernel_data(operand);
         args.in[k].dtype = dtype;
         is_linear = is_linear && args.way[k] != FusedArgs::Way::strided;
     }
@@ -391,7 +391,7 @@ bool fused_into(const FormCall& x, const Tensor& out) {
         const TensorImpl* result = (&out)[i].impl();
         if (result->rank != y->rank || !lies_as(result, sizes) || result->device != y->device || result->numel != y->numel) return false;
         if (result->dtype != program->output_dtypes[static_cast<std::size_t>(i)]) return false;
-        places[i] = on_gpu(result) ? on_stream(result) : result->data;
+        places[i] = kernel_data(result);
     }
     if (!on_gpu(y) && run_tile(*program, x, sizes, places)) return true;
     FusedArgs args;
