@@ -1,4 +1,4 @@
-// Summaries of a tensor's elements.
+// Reading a tensor's elements.
 #include "tapir/core/values_impl.h"
 
 #include <cmath>
@@ -61,6 +61,8 @@ std::string describe(const Tensor& x, const Values& v) {
     if (v.numel == 0) add("no elements");
     return text;
 }
+
+bool is_readable(const Tensor& x) noexcept { return x.impl()->device == cpu && !is_tracing(); }
 
 bool fits(Scalar value, DType dtype) noexcept {
     if (dtype == bool_ || value.kind() == Scalar::Kind::boolean) return true;

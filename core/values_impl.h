@@ -1,4 +1,4 @@
-// Summaries of a tensor's elements, for messages.
+// Reading a tensor's elements: whether that is possible, and summaries of them for messages.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,10 @@ struct Values {
 
 /// Returns the largest finite number of a floating dtype.
 double largest_of(DType dtype) noexcept;
+
+/// True if an op may read the elements to decide what to do. Those on a device would have to be waited for, and those in a trace differ in
+/// later runs of the graph.
+bool is_readable(const Tensor& x) noexcept;
 
 /// Reads every element.
 Values values_of(const Tensor& x);

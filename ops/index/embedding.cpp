@@ -5,6 +5,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
+#include "tapir/core/values_impl.h"
 #include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/elementwise/mask.h"
@@ -27,8 +28,8 @@ void embedding_rule(Backward& b) {
     const auto padding = b.attrs<int64_t>();
     Tensor indices = reshape(to(b.saved(0), int64), {-1});
     Tensor rows = reshape(b.grad(), {indices.numel(), b.output_shape().back()});
-    if (padding >= 0 && (on_gpu(rows) || detail::is_tracing() || b.rows_to_tell_apart() > 0)) {
-        // Their number is known only on the device, differs from run to run, or from row to row of a group. Adding 0 to the row does the same without waiting.
+    if (padding >= 0 && (!detail::is_readable(rows) || b.rows_to_tell_apart() > 0)) {
+        // Their number is not known here, or differs from row to row of a group. Adding 0 to the row does the same.
         rows = where(unsqueeze(indices != padding, 1), rows, 0);
     } else if (padding >= 0) {
         const Tensor kept = reshape(nonzero(indices != padding), {-1});

@@ -13,6 +13,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
+#include "tapir/core/values_impl.h"
 #include "tapir/ops/arrange/counting.h"
 #include "tapir/ops/batch/batched_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
@@ -63,13 +64,10 @@ struct Bags {
     int64_t count;   // of bags
 };
 
-// True if offsets can be read: in a trace they may differ in later runs, and on a device reading them would mean to wait.
-bool is_readable(const Tensor& offsets) { return offsets.device() == cpu && !detail::is_tracing(); }
-
 // offsets: (count,), checked if they can be.
 Tensor bag_of_each(const Tensor& offsets, int64_t n, int64_t count) {
     const TensorOptions options(int64, offsets.device());
-    if (is_readable(offsets) && count > 0) {
+    if (detail::is_readable(offsets) && count > 0) {
         const Tensor first = offsets.contiguous(), bag = detail::make_empty({n}, int64, cpu, Loc{});
         const auto* begin = static_cast<const int64_t*>(first.raw_data());
         auto* to = static_cast<int64_t*>(bag.raw_data());
@@ -101,7 +99,7 @@ Tensor checked_offsets(const In& indices, const Tensor& offsets, bool include_la
     detail::check_same_device("embedding_bag", indices.tensor, offsets, indices.loc);
     if (include_last && offsets.numel() == 0) fail<ShapeError>(indices.loc, "embedding_bag: there is no last offset");
     const Tensor all = offsets.to(int64);
-    if (is_readable(offsets)) {
+    if (detail::is_readable(offsets)) {
         int64_t before = 0;
         bool is_first = true;
         for (const auto offset : all.to_vector<int64_t>()) {
@@ -459,7 +457,7 @@ Tensor embedding_bag(In indices, In weight, const Tensor& offsets, const Embeddi
     Tensor scales = scale.defined() ? reshape(scale, {n}) : scale;
     if (rank == 1) {
         Tensor first = checked_offsets(indices, offsets, options.include_last_offset);
-        if (options.include_last_offset && is_readable(first)) {
+        if (options.include_last_offset && detail::is_readable(first)) {
             n = first[-1].item<int64_t>();
             first = narrow(first, 0, 0, first.numel() - 1);
             bags.indices = narrow(bags.indices, 0, 0, n);

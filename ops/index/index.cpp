@@ -468,7 +468,7 @@ Tensor last_writers(const Plan& plan, const Shape& whole, const Tensor& like) {
     const Tensor ones = gradient_ops::ones(whole, uint8, like.device());
     Tensor kept = detail::make_empty(plan.region.shape(plan.positions.shape()), uint8, like.device(), Loc{});
     take_region(kept, ones.impl(), plan.region, plan.positions);
-    if (on_gpu(kept) || detail::is_tracing()) {  // reading it would wait
+    if (!detail::is_readable(kept)) {
         kept = kept.to(like.dtype());
         kept.impl()->trace = 0;  // positions in a record are older than the trace
         return kept;

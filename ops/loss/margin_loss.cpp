@@ -8,6 +8,7 @@
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
+#include "tapir/core/values_impl.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/elementwise/mask.h"
@@ -290,8 +291,7 @@ Tensor gaussian_nll_loss(In input, In target, In var, bool full, double eps, Red
     const auto [x, t, given_var] = in_one_dtype(input, target, var);
     Tensor v = given_var;
     if (lacks_last) v = unsqueeze(v, -1);
-    const bool may_read = v.device() == cpu && !detail::is_tracing();
-    if (may_read && any(v < 0).item<bool>()) fail<ValueError>(input.loc, "gaussian_nll_loss: var has negative numbers");
+    if (detail::is_readable(v) && any(v < 0).item<bool>()) fail<ValueError>(input.loc, "gaussian_nll_loss: var has negative numbers");
     v = v + stop_gradient(clamp_min(v, eps) - v);
     Tensor losses = (log(v) + square(x - t) / v) * 0.5;
     if (full) losses = losses + 0.5 * std::log(2 * std::numbers::pi);

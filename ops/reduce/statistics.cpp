@@ -354,7 +354,7 @@ Tensor euclidean_by_products(const Tensor& a, const Tensor& b) {
 // True if sums of products of these numbers neither overflow nor lose all of their digits to underflow. Assumed if
 // the numbers must not be read.
 bool are_squares_in_range(const Tensor& a, const Tensor& b) {
-    if (a.numel() == 0 || b.numel() == 0 || on_gpu(a) || detail::is_tracing()) return true;
+    if (a.numel() == 0 || b.numel() == 0 || !detail::is_readable(a)) return true;
     const detail::UnrecordedParts parts;
     const double largest =
         std::max(norm(a.detach(), std::numeric_limits<double>::infinity()).item(), norm(b.detach(), std::numeric_limits<double>::infinity()).item());
