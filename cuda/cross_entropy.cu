@@ -278,7 +278,7 @@ void total_loss(const CrossEntropyArgs& args, i64 positions, bool is_mean, void*
     });
 }
 
-void scale_classes(DType dtype, const void* d, const void* g, bool of_lines, const double* scale, void* out, i64 outer, i64 classes, i64 inner) {
+void scale_classes(DType dtype, const void* d, const void* g, bool of_lines, const double* scale, void* out, i64 classes, i64 inner, i64 outer) {
     with_floating(dtype, [&]<class T>() {
         const auto *from = static_cast<const T*>(d), *factor = static_cast<const T*>(g);
         auto* to = static_cast<T*>(out);

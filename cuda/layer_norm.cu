@@ -5,7 +5,6 @@
 namespace tapir::gpu {
 namespace {
 
-using kernels::LayerNormArgs;
 using kernels::LayerNormBackwardArgs;
 
 // --- Forward -----------------------------------------------------------------------------------------------------------------
@@ -289,20 +288,6 @@ __global__ void __launch_bounds__(1024) add_parts(ColumnSums<Computed<T>> sums, 
 
 // --- Launching ---------------------------------------------------------------------------------------------------------------
 
-template <class T>
-void run_forward(const LayerNormArgs& args) {
-    using C = Computed<T>;
-    LayerNorm<T> op{};
-    op.in[0] = static_cast<const T*>(args.x);
-    op.out = static_cast<T*>(args.y);
-    op.column[0] = static_cast<const T*>(args.weight);
-    op.column[1] = static_cast<const T*>(args.bias);
-    op.eps = static_cast<C>(args.eps);
-    op.mean = static_cast<C*>(args.mean);
-    op.rstd = static_cast<C*>(args.rstd);
-    run_lines<false>(op, args.rows, args.width, 1);
-}
-
 template <class Op>
 Op gradient_op(const LayerNormBackwardArgs& args) {
     using T = typename Op::T;
@@ -383,9 +368,22 @@ void run_backward(const LayerNormBackwardArgs& args) {
 
 }  // namespace
 
-void layer_norm(const LayerNormArgs& args) {
-    with_floating(args.dtype, [&]<class T>() { run_forward<T>(args); });
+template <class T>
+void layer_norm(const kernels::LayerNorm<T>& args, i64 count) {
+    LayerNorm<T> op{};
+    op.in[0] = args.x;
+    op.out = args.y;
+    op.column[0] = args.weight;
+    op.column[1] = args.bias;
+    op.eps = static_cast<Computed<T>>(args.eps);
+    op.mean = args.mean;
+    op.rstd = args.rstd;
+    run_lines<false>(op, count, args.width, 1);
 }
+template void layer_norm(const kernels::LayerNorm<float>&, i64);
+template void layer_norm(const kernels::LayerNorm<double>&, i64);
+template void layer_norm(const kernels::LayerNorm<Half>&, i64);
+template void layer_norm(const kernels::LayerNorm<BFloat16>&, i64);
 
 void layer_norm_backward(const LayerNormBackwardArgs& args) {
     with_floating(args.dtype, [&]<class T>() { run_backward<T>(args); });

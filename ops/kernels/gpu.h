@@ -7,6 +7,8 @@
 // device memory. In a build without CUDA they are never called, as no tensor can be on a CUDA device.
 #pragma once
 
+#include <type_traits>
+
 #include "tapir/core/tensor.h"
 #include "tapir/ops/cpu/isa.h"
 
@@ -23,6 +25,23 @@ inline bool on_gpu(const Tensor& x) noexcept { return on_gpu(x.impl()); }
 /// first.
 inline DType read_in(const TensorImpl* x) noexcept { return on_gpu(x) ? x->dtype : computed_in(x->dtype); }
 inline DType read_in(const Tensor& x) noexcept { return read_in(x.impl()); }
+
+/// Calls f.operator()<T>() with the element type of a dtype that read_in() returns.
+template <class F>
+void with_element_type(DType dtype, const F& f) {
+    switch (dtype) {
+        case DType::float64: return f.template operator()<double>();
+        case DType::float16: return f.template operator()<Half>();
+        case DType::bfloat16: return f.template operator()<BFloat16>();
+        default: return f.template operator()<float>();
+    }
+}
+
+namespace kernels {
+/// The type of what a kernel keeps beside arrays of T, such as statistics: float for 16-bit floats, as computed_in() says.
+template <class T>
+using Kept = std::conditional_t<sizeof(T) == 2, float, T>;
+}  // namespace kernels
 
 namespace gpu {
 

@@ -14,6 +14,7 @@
 #include "tapir/ops/index/gather.h"
 #include "tapir/ops/index/index_impl.h"
 #include "tapir/ops/into_impl.h"
+#include "tapir/ops/kernels/launch.h"
 #include "tapir/ops/loss/cross_entropy.h"
 #include "tapir/ops/loss/loss.h"
 #include "tapir/ops/loss/loss_impl.h"
@@ -495,13 +496,10 @@ void scale_gradient(const Tensor& d, const Tensor& g, const Tensor& scale, Reduc
     Classes c;
     c.set_shape(d.impl()->sizes, d.dim());
     const bool of_lines = reduction == Reduction::none;
-    if (on_gpu(d)) {
-        return gpu::scale_classes(d.dtype(), on_stream(d), on_stream(g), of_lines, on_stream<double>(scale), on_stream(out), c.outer, c.classes,
-                                  c.inner);
-    }
-    parallel_items(c.outer, 16 * 1024 / (c.classes * c.inner) + 1, [&](int64_t begin, int64_t end) {
-        kernels::scale_classes(d.dtype(), d.raw_data(), g.raw_data(), of_lines ? 1 : 0, out.raw_data(), begin, end, c.classes, c.inner);
-    });
+    const auto *of_d = kernel_data(d), *of_g = kernel_data(g);
+    const auto* factor = kernel_data<double>(scale);
+    auto* to = kernel_data(out);
+    TAPIR_LAUNCH(d, c.outer, 2 * c.classes * c.inner, scale_classes, d.dtype(), of_d, of_g, of_lines, factor, to, c.classes, c.inner);
 }
 
 void cross_entropy_rule(Backward& b) {

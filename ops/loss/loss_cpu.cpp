@@ -247,19 +247,21 @@ void run_cross_entropy(const CrossEntropyArgs& args, i64 begin, i64 end) {
 }
 
 template <class T>
-void run_scale_classes(const T* d, const T* g, i64 g_step, T* out, i64 begin, i64 end, i64 classes, i64 inner) {
+void run_scale_classes(const T* d, const T* g, bool of_lines, T scale, T* out, i64 begin, i64 end, i64 classes, i64 inner) {
     const i64 size = classes * inner;
-    if (g_step == 0) {
-        for (i64 i = begin * size; i < end * size; ++i) out[i] = d[i] * *g;
+    if (!of_lines) {
+        const T factor = *g * scale;
+        for (i64 i = begin * size; i < end * size; ++i) out[i] = d[i] * factor;
     } else if (inner == 1) {
         for (i64 o = begin; o < end; ++o) {
-            for (i64 c = 0; c < classes; ++c) out[o * classes + c] = d[o * classes + c] * g[o];
+            const T factor = g[o] * scale;
+            for (i64 c = 0; c < classes; ++c) out[o * classes + c] = d[o * classes + c] * factor;
         }
     } else {
         for (i64 o = begin; o < end; ++o) {
             for (i64 c = 0; c < classes; ++c) {
                 const i64 first = o * size + c * inner;
-                for (i64 i = 0; i < inner; ++i) out[first + i] = d[first + i] * g[o * inner + i];
+                for (i64 i = 0; i < inner; ++i) out[first + i] = d[first + i] * (g[o * inner + i] * scale);
             }
         }
     }
@@ -409,11 +411,13 @@ void cross_entropy(const CrossEntropyArgs& args, i64 begin, i64 end) {
     run_cross_entropy<float>(args, begin, end);
 }
 
-void scale_classes(DType dtype, const void* d, const void* g, i64 g_step, void* out, i64 begin, i64 end, i64 classes, i64 inner) {
+void scale_classes(DType dtype, const void* d, const void* g, bool of_lines, const double* scale, void* out, i64 classes, i64 inner, i64 begin,
+                   i64 end) {
+    const double factor = scale ? *scale : 1;
     if (dtype == DType::float64) {
-        return run_scale_classes(as<double>(d), as<double>(g), g_step, as<double>(out), begin, end, classes, inner);
+        return run_scale_classes(as<double>(d), as<double>(g), of_lines, factor, as<double>(out), begin, end, classes, inner);
     }
-    run_scale_classes(as<float>(d), as<float>(g), g_step, as<float>(out), begin, end, classes, inner);
+    run_scale_classes(as<float>(d), as<float>(g), of_lines, static_cast<float>(factor), as<float>(out), begin, end, classes, inner);
 }
 
 double squared_distance(DType dtype, const void* a, const void* b, i64 n) {

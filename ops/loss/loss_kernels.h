@@ -66,10 +66,10 @@ struct PairLossArgs {
 
 /// Computes the losses [begin, end) of outer * inner.
 TAPIR_CPU_KERNEL(cross_entropy, void(const tapir::kernels::CrossEntropyArgs& args, std::int64_t begin, std::int64_t end))
-/// out[o][c][i] = d[o][c][i] * g[(o * inner + i) * g_step] for o in [begin, end). out may be d.
-TAPIR_CPU_KERNEL(scale_classes,
-                 void(tapir::DType dtype, const void* d, const void* g, std::int64_t g_step, void* out, std::int64_t begin, std::int64_t end,
-                      std::int64_t classes, std::int64_t inner))
+/// out[o][c][i] = d[o][c][i] * g * scale, with one g, or one of each (o, i); o is counted. scale: null for 1. out may be d. On a GPU for
+/// any floating dtype.
+TAPIR_KERNEL(scale_classes, tapir::DType dtype, const void* d, const void* g, bool of_lines, const double* scale, void* out, std::int64_t classes,
+             std::int64_t inner)
 
 /// sum (a - b)^2 of n elements, as double.
 TAPIR_CPU_KERNEL(squared_distance, double(tapir::DType dtype, const void* a, const void* b, std::int64_t n))
@@ -96,10 +96,6 @@ TAPIR_GPU_KERNEL(nll_loss, void(const tapir::kernels::CrossEntropyArgs& args, st
 /// out (of args.dtype) = the sum of args.losses, or their mean: divided by the summed weights. scale: one over these, 0
 /// where they are 0; or null.
 TAPIR_GPU_KERNEL(total_loss, void(const tapir::kernels::CrossEntropyArgs& args, std::int64_t positions, bool is_mean, void* out, double* scale))
-/// out = d * g * scale with one g, or one of each (o, i). scale: null for 1. out may be d.
-TAPIR_GPU_KERNEL(scale_classes,
-                 void(tapir::DType dtype, const void* d, const void* g, bool of_lines, const double* scale, void* out, std::int64_t outer,
-                      std::int64_t classes, std::int64_t inner))
 TAPIR_GPU_KERNEL(distribution, void(const tapir::kernels::DistributionArgs& args))
 
 /// out[0] = scale * sum (a - b)^2. n may be 0.

@@ -11,6 +11,7 @@
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/mask.h"
 #include "tapir/ops/into_impl.h"
+#include "tapir/ops/kernels/launch.h"
 #include "tapir/ops/make/copy.h"
 #include "tapir/ops/normalization/layer_norm.h"
 #include "tapir/ops/normalization/normalization_impl.h"
@@ -69,31 +70,16 @@ Tensor as_rows(const Tensor& x, DType dtype, const Loc& loc = {}) {
     return x.to(dtype).contiguous();
 }
 
-template <class T>
-void run(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, const Tensor& y, const Tensor& stats, int64_t width) {
-    const int64_t rows = x.numel() / width;
-    const kernels::LayerNorm<T> args{width,         eps,        data<T>(x),     data<T>(weight),
-                                     data<T>(bias), data<T>(y), data<T>(stats), stats.defined() ? data<T>(stats) + rows : nullptr};
-    parallel_items(rows, 32 * 1024 / width + 1, [&](int64_t begin, int64_t end) { kernels::layer_norm(args, begin, end); });
-}
-
-void run_on_gpu(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, const Tensor& y, const Tensor& stats, int64_t width) {
-    const int64_t rows = x.numel() / width;
-    if (rows == 0) return;
-    std::byte* mean = on_stream<std::byte>(stats);
-    gpu::layer_norm({x.dtype(), rows, width, eps, on_stream(x), on_stream(weight), on_stream(bias), on_stream(y), mean,
-                     mean ? mean + rows * static_cast<int64_t>(itemsize(stats.dtype())) : nullptr});
-}
-
 // All have a dtype that the kernels read. stats: mean and rstd of each row; may be undefined.
 void run_forward(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, const Tensor& y, const Tensor& stats, int64_t width) {
-    if (width > 0 && on_gpu(x)) {
-        run_on_gpu(x, weight, bias, eps, y, stats, width);
-    } else if (width > 0 && x.dtype() == DType::float64) {
-        run<double>(x, weight, bias, eps, y, stats, width);
-    } else if (width > 0) {
-        run<float>(x, weight, bias, eps, y, stats, width);
-    }
+    if (width == 0) return;
+    const int64_t rows = x.numel() / width;
+    with_element_type(x.dtype(), [&]<class T>() {
+        auto* const mean = kernel_data<kernels::Kept<T>>(stats);
+        const kernels::LayerNorm<T> args{
+            width, eps, kernel_data<T>(x), kernel_data<T>(weight), kernel_data<T>(bias), kernel_data<T>(y), mean, mean ? mean + rows : nullptr};
+        TAPIR_LAUNCH(x, rows, width, layer_norm, args);
+    });
 }
 
 void run_backward_on_gpu(const Tensor& g, const Tensor& x, const Tensor& weight, const Tensor& stats, const Tensor& grad_x, const Tensor& grad_weight,

@@ -16,8 +16,8 @@ struct LayerNorm {
     const T* x;
     const T *weight, *bias;  // [width] or null
     T* y;
-    T* mean;  // [rows], from each row's first element on; null: not wanted, and rstd neither
-    T* rstd;
+    Kept<T>* mean;  // [rows], from each row's first element on; null: not wanted, and rstd neither
+    Kept<T>* rstd;
 };
 
 template <class T>
@@ -29,14 +29,6 @@ struct LayerNormBackward {
 };
 
 /// All rows, for a GPU: arrays have one floating dtype; mean and rstd the computed one, float32 for 16-bit floats.
-struct LayerNormArgs {
-    DType dtype;
-    std::int64_t rows, width;  // not 0
-    double eps;
-    const void *x, *weight, *bias;  // weight, bias: may be null
-    void* y;
-    void *mean, *rstd;  // null: not wanted
-};
 struct LayerNormBackwardArgs {
     DType dtype;
     std::int64_t rows, width;  // not 0
@@ -46,8 +38,7 @@ struct LayerNormBackwardArgs {
 
 }  // namespace tapir::kernels
 
-TAPIR_CPU_KERNEL(layer_norm_f32, void(const tapir::kernels::LayerNorm<float>& args, std::int64_t begin, std::int64_t end))
-TAPIR_CPU_KERNEL(layer_norm_f64, void(const tapir::kernels::LayerNorm<double>& args, std::int64_t begin, std::int64_t end))
+TAPIR_TYPED_KERNEL(layer_norm, LayerNorm)
 TAPIR_CPU_KERNEL(layer_norm_backward_f32, void(const tapir::kernels::LayerNormBackward<float>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(layer_norm_backward_f64, void(const tapir::kernels::LayerNormBackward<double>& args, std::int64_t begin, std::int64_t end))
 // As above without the mean: `mean` and the bias are not read or written, rstd is 1 / sqrt(mean(x^2) + eps), always wanted.
@@ -55,12 +46,9 @@ TAPIR_CPU_KERNEL(rms_norm_f32, void(const tapir::kernels::LayerNorm<float>& args
 TAPIR_CPU_KERNEL(rms_norm_f64, void(const tapir::kernels::LayerNorm<double>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(rms_norm_backward_f32, void(const tapir::kernels::LayerNormBackward<float>& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(rms_norm_backward_f64, void(const tapir::kernels::LayerNormBackward<double>& args, std::int64_t begin, std::int64_t end))
-TAPIR_GPU_KERNEL(layer_norm, void(const tapir::kernels::LayerNormArgs& args))
 TAPIR_GPU_KERNEL(layer_norm_backward, void(const tapir::kernels::LayerNormBackwardArgs& args))
 
 namespace tapir::kernels {
-inline void layer_norm(const LayerNorm<float>& a, std::int64_t begin, std::int64_t end) { layer_norm_f32(a, begin, end); }
-inline void layer_norm(const LayerNorm<double>& a, std::int64_t begin, std::int64_t end) { layer_norm_f64(a, begin, end); }
 inline void layer_norm_backward(const LayerNormBackward<float>& a, std::int64_t begin, std::int64_t end) { layer_norm_backward_f32(a, begin, end); }
 inline void layer_norm_backward(const LayerNormBackward<double>& a, std::int64_t begin, std::int64_t end) { layer_norm_backward_f64(a, begin, end); }
 inline void rms_norm(const LayerNorm<float>& a, std::int64_t begin, std::int64_t end) { rms_norm_f32(a, begin, end); }

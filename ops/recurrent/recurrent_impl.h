@@ -26,17 +26,6 @@ inline bool follows_gates(const Tensor& state, const Tensor& gates) {
 /// Whether kernels can take t as it is: it is on the CPU, contiguous, of that dtype and size.
 inline bool is_plain(const Tensor& t, DType dtype, int64_t numel) { return detail::is_plain(t.impl(), dtype) && t.impl()->numel == numel; }
 
-/// Calls f.operator()<T>() for a dtype that read_in returns.
-template <class F>
-void with_element_type(DType dtype, const F& f) {
-    switch (dtype) {
-        case DType::float64: return f.template operator()<double>();
-        case DType::float16: return f.template operator()<Half>();
-        case DType::bfloat16: return f.template operator()<BFloat16>();
-        default: return f.template operator()<float>();
-    }
-}
-
 /// Positions of the gates in a tensor of pre-activations (..., blocks, h): a block's number, or -1 if it has none. Child k's
 /// forget gate is block forget + k * forget_step: a step of 0 is one pre-activation that all children's gates share.
 struct GateLayout {

@@ -2,17 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "tapir/core/dtype.h"
 #include "tapir/ops/cpu/isa.h"
 #include "tapir/ops/kernels/gpu.h"
 
 namespace tapir::kernels {
-
-/// The type that activations are kept in for arrays of T: float for 16-bit floats, which the CPU's kernels do not have.
-template <class T>
-using Kept = std::conditional_t<sizeof(T) == 2, float, T>;
 
 /// An LSTM step with any number of forget gates, one to a child (or predecessor):
 ///     i, f_k, o = sigmoid(a + b),  u = tanh(a + b),  c = i u + sum_k f_k c_k,  h = o tanh(c)
