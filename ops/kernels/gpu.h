@@ -1,6 +1,6 @@
-// The kernels of the CUDA device, as ops call them:
+// The kernels of the CUDA device, as ops call them where the CPU has no kernel of the same arguments (else see launch.h):
 //
-//     if (on_gpu(x)) return gpu::softmax(args, lines);
+//     if (on_gpu(x)) return gpu::sort(args);
 //
 // A call puts the kernel on the thread's current stream of the device that was selected (begin_op, make_empty) and returns.
 // They are declared beside the CPU's, with TAPIR_GPU_KERNEL, and defined in cuda/NAME.cu. Pointers in their arguments are
@@ -94,8 +94,8 @@ struct NotBuilt<R(Args...)> {
     TAPIR_CPU_KERNEL(name, void(__VA_ARGS__, std::int64_t begin, std::int64_t end)) \
     TAPIR_GPU_KERNEL(name, void(__VA_ARGS__, std::int64_t count))
 
-/// The same for a kernel of arguments Args<T>. The CPU's kernels are name_f32 and name_f64; for other T, which read_in() does not give
-/// there, nothing is ever called.
+/// The same for a kernel of arguments Args<T>. The CPU's kernels are name_f32 and name_f64. For 16-bit T, which read_in() does not give
+/// there, it has none, and none is called.
 #define TAPIR_TYPED_KERNEL(name, Args)                                                                                 \
     TAPIR_CPU_KERNEL(name##_f32, void(const tapir::kernels::Args<float>& args, std::int64_t begin, std::int64_t end))  \
     TAPIR_CPU_KERNEL(name##_f64, void(const tapir::kernels::Args<double>& args, std::int64_t begin, std::int64_t end)) \

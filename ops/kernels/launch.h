@@ -17,7 +17,8 @@ namespace tapir {
 
 constexpr std::int64_t kParallelWork = 32 * 1024;  // elements; below, waking threads costs more than it gains
 
-/// Calls body(begin, end) for parts of [0, count), on several threads if there is enough work.
+/// Calls body(begin, end) for parts of [0, count), on several threads if there is enough work. Parts of small items begin at multiples of
+/// 64, so that threads do not share cache lines.
 template <class Body>
 void share_out(std::int64_t count, std::int64_t work_per_item, const Body& body) {
     const bool is_small = count * work_per_item < 2 * kParallelWork;
@@ -28,13 +29,14 @@ void share_out(std::int64_t count, std::int64_t work_per_item, const Body& body)
     if (detail::shapes_only) [[unlikely]]
         return;
     const std::int64_t work = std::max<std::int64_t>(work_per_item, 1), grain = std::max<std::int64_t>(1, kParallelWork / work);
-    const bool are_elements = work < 16;
-    are_elements ? parallel_for(count, grain, body) : parallel_items(count, grain, body);
+    const bool are_small = work < 16;
+    are_small ? parallel_for(count, grain, body) : parallel_items(count, grain, body);
 }
 
 }  // namespace tapir
 
-/// Runs a kernel that TAPIR_KERNEL declares over `count` items, each of `work` elements, where x is. Does nothing if there are none.
+/// Runs a kernel that TAPIR_KERNEL or TAPIR_TYPED_KERNEL declares over `count` items, each of `work` elements, where x is. Does nothing if
+/// there are none.
 #define TAPIR_LAUNCH(x, count, work, name, ...)                            \
     (::tapir::on_gpu(x)                                                    \
          ? ((count) > 0 ? ::tapir::gpu::name(__VA_ARGS__, count) : void()) \
