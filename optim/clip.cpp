@@ -100,7 +100,7 @@ void with_elements(const Tensor& t, const Loc& loc, const Work& work) {
 // largest of them. Allocates all memory before it changes the first gradient: if clipping throws, none has changed.
 template <class Work>
 void change_elements(const std::vector<Tensor>& grads, const Loc& loc, const Work& work) {
-    const auto is_narrow = [](const Tensor& g) { return !on_gpu(g) && g.dtype() != float64 && g.dtype() != float32; };
+    const auto is_narrow = [](const Tensor& g) { return read_in(g) != g.dtype(); };
     std::int64_t most = 0;
     for (const Tensor& g : grads) most = std::max(most, is_narrow(g) ? g.numel() : 0);
     const Tensor room = most > 0 ? detail::make_empty({most}, float32, cpu, loc) : Tensor();

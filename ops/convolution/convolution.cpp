@@ -94,8 +94,8 @@ Tensor on_cpu(ConvPart part, const Convolution& c, const Tensor& a, const Tensor
         const Tensor out = make_in_layout(shape_of(part, c), dtype, cpu, /*channels_last=*/part != ConvPart::weight, loc);
         if (convolve_by_onednn(part, c, first, second, bias.defined() ? bias.contiguous(loc) : bias, out)) return out;
     }
-    if (dtype != float32 && dtype != float64) {
-        const auto wide = [&](const Tensor& t) { return t.defined() ? t.to(float32, loc) : t; };
+    if (const DType compute = computed_in(dtype); compute != dtype) {
+        const auto wide = [&](const Tensor& t) { return t.defined() ? t.to(compute, loc) : t; };
         return on_cpu(part, c, wide(a), wide(b), wide(bias), loc).to(dtype, loc);
     }
     Tensor out = detail::make_empty(shape_of(part, c), dtype, cpu, loc);
@@ -117,9 +117,9 @@ Tensor run(ConvPart part, const Convolution& c, const Tensor& a, const Tensor& b
     const detail::FlopsOf flops(2 * sums * static_cast<double>(c.group_in() * c.kernel_volume()));
     const auto compute = [&](const Tensor& with) { return on_gpu(a) ? convolve_on_gpu(part, c, a, b, with, loc) : on_cpu(part, c, a, b, with, loc); };
     if (part == ConvPart::output) return compute(bias);
-    if (bias.defined() && !on_gpu(a) && (dtype == float16 || dtype == bfloat16)) {  // the sums are rounded when the bias is added
-        Tensor out = on_cpu(part, c, a.to(float32, loc), b.to(float32, loc), {}, loc);
-        add_bias(out, bias.to(float32, loc), loc);
+    if (const DType read = read_in(a); bias.defined() && read != dtype) {  // the sums are rounded when the bias is added
+        Tensor out = on_cpu(part, c, a.to(read, loc), b.to(read, loc), {}, loc);
+        add_bias(out, bias.to(read, loc), loc);
         return out.to(dtype, loc);
     }
     Tensor out = compute({});

@@ -310,8 +310,8 @@ Tensor fused_max(const In& weight, const Bags& bags, int64_t padding_idx, bool i
         const int64_t width = weight.tensor.size(1);
         Bags here = bags;
         Tensor table = weight.tensor;
-        if (dtype != float32 && dtype != float64) {  // the table may be far larger than the rows that are read
-            table = index_select(table, 0, bags.indices).to(float32);
+        if (const DType compute = computed_in(dtype); compute != dtype) {  // the table may be far larger than the rows that are read
+            table = index_select(table, 0, bags.indices).to(compute);
             here.indices = arange(bags.indices.numel());
         }
         table = table.contiguous(loc);

@@ -372,7 +372,7 @@ void give_rows(Backward& b, const Tensor& given) {
     if (!has_plain_rows() && b.input_count() > 1 && !b.recording()) g = gradient_ops::dense_copy(g);  // one copy for all
     const Shape strides = Shape(g.impl()->strides + 1, g.dim() - 1);
     const int64_t row = g.strides().raw(0);
-    const bool is_plain = (on_gpu(g) || g.dtype() == float32 || g.dtype() == float64) && g.numel() > 0 && has_plain_rows();
+    const bool is_plain = read_in(g) == g.dtype() && g.numel() > 0 && has_plain_rows();
     const bool is_contiguous = g.is_contiguous();
     for (int i = 0, run = 1; i < b.input_count(); i += run, run = 1) {
         if (!b.needs(i)) continue;
