@@ -80,7 +80,7 @@ void WeightAverage::update(Loc loc) {
         Update work;
         work.queue = &queue;
         work.parameter = average;
-        work.gradient = on_gpu(p) ? ready(own[i], average.dtype()) : own[i];
+        work.gradient = taken(own[i], average.dtype());
         work.apply(step);
         mark_written(average, loc);
     }

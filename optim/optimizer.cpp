@@ -323,17 +323,16 @@ class ThrownByWatchers {
     std::exception_ptr first_;
 };
 
-// Prepares everything that the update of one parameter needs beside its buffers and that takes memory. Devices cannot update 16 bits, so
-// they need a copy in float32; the CPU converts part by part.
+// Prepares everything that the update of one parameter needs beside its buffers and that takes memory.
 static void prepare(Update& work, const Slot& slot, const Tensor& gradient, const SparseRows& rows, const Loc& loc) {
     const DType compute = computed_in(slot.parameter.dtype());
     const detail::PartsOfOp parts;
     if (rows.defined()) {
         work.rows = tapir::detail::coalesce({rows.indices, ready(rows.values, compute)}, slot.parameter.shape()[0], loc);
     } else {
-        work.gradient = on_gpu(gradient) ? ready(gradient, compute) : gradient.contiguous();
+        work.gradient = taken(gradient, compute);
     }
-    work.parameter = on_gpu(slot.parameter) ? ready(slot.parameter, compute) : slot.parameter.contiguous();
+    work.parameter = taken(slot.parameter, compute);
 }
 
 // Updates one parameter, or rows of one. `gradient` is undefined if there are only rows; `work` comes from prepare(), or is empty: not yet.

@@ -23,6 +23,9 @@ inline void follow(Tensor& buffer, Device device, DType compute) {
 }
 
 inline Tensor ready(const Tensor& t, DType compute) { return t.to(compute).contiguous(); }
+/// Returns a parameter or a dense gradient as Update takes it: a device's kernels read the computed dtype only, the CPU converts part by
+/// part.
+inline Tensor taken(const Tensor& t, DType compute) { return on_gpu(t) ? ready(t, compute) : t.contiguous(); }
 
 struct Update;
 

@@ -39,9 +39,7 @@ std::int64_t reduced_numel(const TensorImpl* x, Over dims) noexcept;
 Tensor make_result(const TensorImpl* x, Over dims, DType dtype, const Loc& loc);
 
 /// Returns the type that reductions of this dtype are computed in.
-constexpr DType compute_type(DType dtype) noexcept {
-    return dtype == DType::float64 ? DType::float64 : is_floating(dtype) ? DType::float32 : DType::int64;
-}
+constexpr DType compute_type(DType dtype) noexcept { return is_floating(dtype) ? computed_in(dtype) : DType::int64; }
 /// Writes one number everywhere; not recorded.
 void fill(const Tensor& out, Scalar value, const Loc& loc = {});
 
