@@ -2033,6 +2033,8 @@ you ask for it: --copy lets the program copy a tensor from a CUDA device, which 
             inferior.write_memory(base, bytes(len(kept)))
             call = "((unsigned long (*)(unsigned long)) %d)(%d)" % (address_of("tapir_gdb_copy"), impl)
             made = int(gdb.parse_and_eval(call))
+        except gdb.error as error:  # gdb 13 cannot write the registers of processors with AMX
+            raise gdb.GdbError("tapir tensor: gdb cannot call a function of the program here: %s" % error)
         finally:
             inferior.write_memory(base, kept)
             inferior.write_memory(counter, watching)

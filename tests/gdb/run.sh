@@ -20,6 +20,9 @@ gdb -nx -batch -iex "add-auto-load-safe-path $program" -iex 'set debuginfod enab
 if grep -q 'ptrace: Operation not permitted\|Could not trace the inferior' all; then
     echo "gdb may not trace programs here: not tested" && exit 77
 fi
+if grep -q "Couldn't write extended state status" all; then
+    echo "this gdb cannot call functions on this processor (AMX): not tested" && exit 77
+fi
 grep 'no CUDA device: not tested' all && exit 77
 sed -E -e '/^\[(Thread debugging|New Thread|New LWP|Thread 0x|Switching to)/d' \
     -e '/^(Using host libthread_db|BFD: |warning: |Core was|Program term|Saved core)/d' \
