@@ -25,7 +25,7 @@ Node* only_user(const Graph& graph, const Value* value) { return rewrite::has_on
 Value* addend_of(const Node& node, const Value* y) {
     if (!node.is(add_form) || node.inputs.size() != 2) return nullptr;
     Value* other = node.inputs[node.inputs[0] == y ? 1 : 0];
-    return is_plain(*other) && is_plain(*node.results[0]) && other->shape == y->shape ? other : nullptr;
+    return is_plain(*other) && is_plain(*node.results[0]) && rewrite::same_shape(other, y) ? other : nullptr;
 }
 
 }  // namespace
