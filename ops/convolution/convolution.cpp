@@ -113,8 +113,7 @@ Tensor run(ConvPart part, const Convolution& c, const Tensor& a, const Tensor& b
         add_bias(out, bias, loc);
         return out;
     }
-    const double sums = static_cast<double>(c.batch * c.out_channels) * static_cast<double>(c.out_volume());
-    const detail::FlopsOf flops(2 * sums * static_cast<double>(c.group_in() * c.kernel_volume()));
+    const detail::FlopsOf flops(c.flops());
     const auto compute = [&](const Tensor& with) { return on_gpu(a) ? convolve_on_gpu(part, c, a, b, with, loc) : on_cpu(part, c, a, b, with, loc); };
     if (part == ConvPart::output) return compute(bias);
     if (const DType read = read_in(a); bias.defined() && read != dtype) {  // the sums are rounded when the bias is added

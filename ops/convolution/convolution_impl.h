@@ -25,6 +25,11 @@ struct Convolution {
     std::int64_t kernel_volume() const { return kernel[0] * kernel[1] * kernel[2]; }
     std::int64_t group_in() const { return in_channels / groups; }
     std::int64_t group_out() const { return out_channels / groups; }
+    /// Of each part: two for a multiplication and its addition.
+    double flops() const {
+        const double sums = static_cast<double>(batch * out_channels) * static_cast<double>(out_volume());
+        return 2 * sums * static_cast<double>(group_in() * kernel_volume());
+    }
 };
 
 /// The arguments of a convolution, named as PyTorch does: a number for all spatial dimensions, or one for each. padding: the one

@@ -13,7 +13,7 @@ namespace {
 
 constexpr Elementwise kEndings[] = {Elementwise::relu,      Elementwise::relu6,       Elementwise::silu,
                                     Elementwise::hardswish, Elementwise::hardsigmoid, Elementwise::sigmoid};
-enum class Ending { none, relu, relu6, silu, hardswish, hardsigmoid, sigmoid };
+enum class Ending : int { none };  // else one of kEndings, counted from 1
 
 struct FusedConvCall {
     ConvCall conv;
@@ -31,8 +31,7 @@ Tensor by_onednn(const FormCall& x, const FusedConvCall& a) {
     if (x[0].dim() < 3) return {};
     const Loc loc = Loc::current();
     const Convolution c = sizes_of(x, a.conv);
-    const double sums = static_cast<double>(c.batch * c.out_channels) * static_cast<double>(c.out_volume());
-    const detail::FlopsOf flops(2 * sums * static_cast<double>(c.group_in() * c.kernel_volume()));
+    const detail::FlopsOf flops(c.flops());
     const Tensor out = make_in_layout(shape_of(ConvPart::output, c), float32, cpu, /*channels_last=*/true, loc);
     const Tensor bias = x.count > 2 ? x[2].contiguous(loc) : Tensor();
     const bool is_done = convolve_by_onednn(ConvPart::output, c, channels_last(x[0], loc), x[1].contiguous(loc), bias, out, a.kept.get());
