@@ -100,9 +100,22 @@ Wide<T> fold_all(const ReduceArgs& args, i64 base, bool direct) {
     for (int d = 0; d < args.reduced; ++d) count *= args.reduced_sizes[d];
     Wide<T> result = Op::template identity<Wide<T>>();
     if (direct && runs.length() >= 64) {
-        for (; count > 0; count -= runs.length()) {
-            result = Op::combine(result, fold<Op>(static_cast<const T*>(args.x) + base + runs.offset, runs.length()));
-            runs.advance(runs.length());
+        const T* const x = static_cast<const T*>(args.x) + base;
+        const i64 length = runs.length();
+        const i64 together = length < kFoldBlock ? kFoldBlock / length : 1;  // runs whose lanes are combined at the end
+        for (i64 left = count / length; left > 0;) {
+            if (together == 1) {
+                result = Op::combine(result, fold<Op>(x + runs.offset, length));
+                runs.advance(length);
+                --left;
+                continue;
+            }
+            Lanes<Op, T> lanes;
+            for (i64 i = smaller(left, together); i > 0; --i, --left) {
+                lanes.take(x + runs.offset, length);
+                runs.advance(length);
+            }
+            result = Op::combine(result, static_cast<Wide<T>>(lanes.combined()));
         }
         return result;
     }

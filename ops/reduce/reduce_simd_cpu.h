@@ -257,6 +257,26 @@ inline T fold_block(const T* x, i64 n) {
     return across<Op, T>(a);
 }
 
+/// Combines the elements of several runs, as fold_block() does with those of one: the lanes are combined once, at the end.
+template <class Op, class T>
+struct Lanes {
+    Vector<T> a = Vector<T>{} + Op::template identity<T>(), b = a, c = a, d = a;
+
+    [[gnu::always_inline]] void take(const T* x, i64 n) {
+        constexpr i64 width = kWidth<T>;
+        i64 i = 0;
+        for (; i + 4 * width <= n; i += 4 * width) {
+            a = Op::combine(a, load(x + i));
+            b = Op::combine(b, load(x + i + width));
+            c = Op::combine(c, load(x + i + 2 * width));
+            d = Op::combine(d, load(x + i + 3 * width));
+        }
+        for (; i + width <= n; i += width) a = Op::combine(a, load(x + i));
+        if (i < n) b = Op::combine(b, only_first<Op, T>(load_first(x + i, n - i), n - i));
+    }
+    T combined() const { return across<Op, T>(Op::combine(Op::combine(a, b), Op::combine(c, d))); }
+};
+
 constexpr i64 kFoldBlock = 16 * kVectorBytes;  // 16 float32 elements for each lane
 constexpr i64 kSimdBlock = 4 * kVectorBytes;   // the same for a loop with one vector of sums
 constexpr i64 kSumRows = 32;                   // rows whose column sums are taken in T, before they are added to wider ones
