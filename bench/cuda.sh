@@ -63,7 +63,7 @@ sides=(tapir)
 start tapir "$build/bench/cuda_tapir" $smoke
 if [[ $python != none ]]; then
     # shellcheck disable=SC2086
-    if "$python" -c 'import torch, numpy' 2>"$work_dir/log"; then
+    if "$python" -c 'import torch' 2>"$work_dir/log"; then
         start torch "$python" "$source_dir/bench/cuda_torch.py" $smoke ${TAPIR_BENCH_TORCH_ARGS:-}
         sides+=(torch)
     else

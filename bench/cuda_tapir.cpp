@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "convnets.h"
 #include "tapir/core/device_impl.h"
 #include "tree_lstm.h"
 
@@ -360,6 +361,73 @@ Result resnet(Arguments& in) {
     });
 }
 
+/// The layers of a model of convnets.txt, see convnets.h.
+struct ConvNetKit {
+    using Function = std::function<Tensor(const Tensor&)>;
+    std::vector<Tensor> parameters;
+
+    Tensor parameter(const Shape& shape, double scale) {
+        const auto seed = static_cast<std::uint32_t>(parameters.size()) + 1;
+        return parameters.emplace_back(fixed_numbers(shape, seed, scale).detach().requires_grad_());
+    }
+    /// Of a scale that keeps the squares' mean through layers with relu.
+    Tensor weight(const Shape& shape) {
+        return parameter(shape, std::sqrt(6.0 * static_cast<double>(shape[0]) / static_cast<double>(shape.numel())));
+    }
+    Tensor bias(std::int64_t n) { return parameter({n}, 0.1); }
+
+    Function conv(std::int64_t in, std::int64_t out, std::int64_t size, std::int64_t stride, std::int64_t padding) {
+        const Tensor w = weight({out, in, size, size}), b = bias(out);
+        return [=](const Tensor& x) { return tapir::relu(conv2d(x, w, b, {.stride = stride, .padding = padding})); };
+    }
+    Function linear(std::int64_t in, std::int64_t out) {
+        const Tensor w = weight({out, in}), b = bias(out);
+        return [=](const Tensor& x) { return tapir::linear(x, w, b); };
+    }
+    Function max_pool(std::int64_t size, std::int64_t stride, std::int64_t padding) {
+        return [=](const Tensor& x) { return max_pool2d(x, size, {.stride = stride, .padding = padding}); };
+    }
+    Function average(std::int64_t size) {
+        return [=](const Tensor& x) { return avg_pool2d(x, size); };
+    }
+    Function relu() {
+        return [](const Tensor& x) { return tapir::relu(x); };
+    }
+    Function flatten() {
+        return [](const Tensor& x) { return x.flatten(1); };
+    }
+    auto join() {
+        return [](const std::vector<Tensor>& parts) { return cat(parts, 1); };
+    }
+};
+
+// A model of convnets.txt: forward alone, or with backward from the outputs themselves, to the weights but not to the images.
+Result convnet(Arguments& in) {
+    const Precision precision(word(in) == "tf32" ? MatmulPrecision::high : MatmulPrecision::highest);
+    const bool with_backward = word(in) == "backward";
+    const std::string name = word(in);
+    const std::int64_t batch = whole(in), pixels = whole(in), thinner = whole(in);
+    const std::vector<ConvNet> nets = read_convnets();
+    const auto net = std::find_if(nets.begin(), nets.end(), [&](const ConvNet& n) { return n.name == name; });
+    if (net == nets.end()) throw std::runtime_error("no model '" + name + "'");
+    ConvNetKit kit;
+    const auto model = ConvNetMaker<Tensor, ConvNetKit>(kit, {pixels, thinner})(*net);
+    const Tensor x = fixed_numbers({batch, 3, pixels, pixels}, 1000, 1);
+    if (!with_backward) {
+        const double check = square(model(x)).mean().item<double>();
+        return {wall_time(3, [&] { model(x); }), static_cast<double>(batch), check};
+    }
+    const auto step = [&] {
+        for (Tensor& p : kit.parameters) p.zero_grad();
+        Tape tape;
+        tape.backward(square(model(x)).sum() * 0.5);  // whose gradient by the outputs are the outputs
+    };
+    step();
+    double check = 0;
+    for (const Tensor& p : kit.parameters) check += square(p.grad()).sum().item<double>();
+    return {wall_time(2, step), static_cast<double>(batch), std::sqrt(check)};
+}
+
 // The first trees of the data: one at a time, a step every kTreesPerStep; or those of a step together, by batch().
 Result train_trees(Arguments& in, bool batched) {
     const std::int64_t hidden = whole(in), count = whole(in), per_step = batched ? whole(in) : 1;
@@ -404,6 +472,7 @@ const std::map<std::string, Result (*)(Arguments&)> kWorks = {
     {"lstm", lstm},
     {"transformer", transformer},
     {"resnet", resnet},
+    {"convnet", convnet},
     {"tree_lstm", tree_lstm},
     {"tree_lstm_batched", tree_lstm_batched},
 };

@@ -4,12 +4,12 @@ cuda_torch.py [--smoke] [--device cpu]. On the CPU only to try it out (with --sm
 """
 
 import argparse
+import math
 import os
 import statistics
 import sys
 import time
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -95,18 +95,15 @@ def wall_time(count, step):
 # --- Values ---
 
 
-def fixed_weights(count, seed, scale):
-    """sst.h's: the states of a linear congruential generator."""
-    factors = np.full(count, 1664525, dtype=np.uint32)
-    powers = np.multiply.accumulate(factors, dtype=np.uint32)
-    before = np.concatenate([np.ones(1, dtype=np.uint32), powers[:-1]])
-    sums = np.add.accumulate(before, dtype=np.uint32)
-    states = powers * np.uint32(seed) + sums * np.uint32(1013904223)
-    return np.float32(scale) * ((states >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-23) - np.float32(1))
-
-
 def fixed_numbers(shape, seed, scale=1.0):
-    return torch.from_numpy(fixed_weights(int(np.prod(shape)), seed, scale)).view(shape).to(device)
+    """sst.h's fixed_weights(): the states of a linear congruential generator; as many again at each turn, by one factor and one sum."""
+    count, mask = math.prod(shape), 2**32 - 1
+    factor, added = 1664525, 1013904223
+    states = torch.tensor([(factor * seed + added) & mask], device=device)
+    while len(states) < count:
+        states = torch.cat([states, (states[: count - len(states)] * factor + added) & mask])
+        factor, added = factor * factor & mask, (factor + 1) * added & mask
+    return (scale * ((states >> 8).float() * 2.0**-23 - 1)).view(shape)
 
 
 def weight(shape, seed):
@@ -325,6 +322,97 @@ def resnet(blocks, batch, channels, side, classes):
     return train(10, optimizer, loss)
 
 
+def convnet_layers(name):
+    """The layers of a model of convnets.txt, each a list of words."""
+    layers, chosen = [], False
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "convnets.txt"), encoding="utf-8") as file:
+        for line in file:
+            for layer in line.split("#")[0].split(","):
+                words = layer.split()
+                if words[:1] == ["model"]:
+                    chosen = words[1] == name
+                elif words and chosen:
+                    layers.append([words[0], *map(int, words[1:])])
+    return layers
+
+
+class ConvNet:
+    """A model of convnets.txt, made as ConvNetMaker (convnets.h) makes it, with the weights of cuda_tapir.cpp."""
+
+    def __init__(self, layers, pixels, thinner):
+        self.parameters, self.channels, self.side, self.thinner = [], 3, pixels, thinner
+        self.layers = [getattr(self, kind)(*numbers) for kind, *numbers in layers]
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+    def weight_and_bias(self, out, *rest):
+        for shape, scale in ((out, *rest), (6 / math.prod(rest)) ** 0.5), ((out,), 0.1):
+            self.parameters.append(fixed_numbers(shape, len(self.parameters) + 1, scale).requires_grad_())
+        return self.parameters[-2:]
+
+    def slide(self, size, stride, padding):
+        self.side = (self.side + 2 * padding - size) // stride + 1
+
+    def conv(self, out, size, stride, padding):
+        w, b = self.weight_and_bias(out // self.thinner, self.channels, size, size)
+        self.channels = out // self.thinner
+        self.slide(size, stride, padding)
+        return lambda x: torch.relu_(F.conv2d(x, w, b, stride, padding))
+
+    def pool(self, size, stride, padding):
+        self.slide(size, stride, padding)
+        return lambda x: F.max_pool2d(x, size, stride, padding)
+
+    def inception(self, *sizes):
+        ways, channels, joined = [], self.channels, 0
+        for inner, out, size in (None, sizes[0], 1), (sizes[1], sizes[2], 3), (sizes[3], sizes[4], 5), (None, sizes[5], 1):
+            self.channels = channels
+            first = self.conv(inner, 1, 1, 0) if inner else self.pool(3, 1, 1) if ways else lambda x: x
+            ways.append((first, self.conv(out, size, 1, size // 2)))
+            joined += self.channels
+        self.channels = joined
+        return lambda x: torch.cat([second(first(x)) for first, second in ways], 1)
+
+    def average(self):
+        size, self.side = self.side, 1
+        return lambda x: F.avg_pool2d(x, size)
+
+    def linear(self, out):
+        w, b = self.weight_and_bias(out // self.thinner, self.channels * self.side**2)
+        self.channels, self.side = out // self.thinner, 1
+        return lambda x: F.linear(x.flatten(1), w, b)
+
+    def relu(self):
+        return torch.relu_
+
+
+def convnet(kind, part, name, batch, pixels, thinner):
+    precision("high" if kind == "tf32" else "highest")
+    batch, pixels = int(batch), int(pixels)
+    model = ConvNet(convnet_layers(name), pixels, int(thinner))
+    x = fixed_numbers((batch, 3, pixels, pixels), 1000)
+
+    def step():
+        for p in model.parameters:
+            p.grad = None
+        (model(x).square().sum() * 0.5).backward()
+
+    torch.backends.cudnn.benchmark = True  # as convnet-benchmarks had it
+    try:
+        if part == "forward":
+            with torch.inference_mode():
+                check = model(x).square().mean().item()
+                return wall_time(3, lambda: model(x)), batch, check
+        step()
+        check = sum(p.grad.square().sum().item() for p in model.parameters) ** 0.5
+        return wall_time(2, step), batch, check
+    finally:
+        torch.backends.cudnn.benchmark = False
+
+
 def read_tree(line, vocabulary):
     """Nodes (label, word or None, left, right), children before parents."""
     tree, open_nodes = [], []
@@ -420,6 +508,7 @@ WORKS = {
     "lstm": lstm,
     "transformer": transformer,
     "resnet": resnet,
+    "convnet": convnet,
     "tree_lstm": tree_lstm,
     "tree_lstm_batched": None,
 }
