@@ -1,8 +1,9 @@
 // bench_table OUT.json DIR [PAGE.md...]: merges the results DIR/{tapir,torch,kept}.*.json (Google Benchmark's form), prints the table and
 // writes it as a list of {name, unit, tapir, torch, kept, ratio, flops, bytes, limit}. A row's value is the best of its runs; the ratio says
 // how many times better Tapir is, whether the unit is a time, a size or a rate. kept: PyTorch with malloc told to keep memory. limit: how
-// much of what this machine can do Tapir's row reaches. In a page, the rows that REGEX finds replace what is between a line
-// `<!-- bench REGEX -->` and the next line `<!-- bench end -->`, below the line of DIR/machine.txt.
+// much of what this machine can do Tapir's row reaches. Rows of gradients and Jacobians are printed again beside their objectives. In a page,
+// the rows that REGEX finds replace what is between a line `<!-- bench REGEX -->` and the next line `<!-- bench end -->`, below the line of
+// DIR/machine.txt.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -148,10 +149,38 @@ double speedup(const std::vector<Row>& rows, const Row& row, const std::string& 
     return row.is_rate() ? row.best(side) / one->best(side) : one->best(side) / row.best(side);
 }
 
+/// The row NAME/objective of a row NAME/gradient or NAME/jacobian, or null.
+const Row* objective_of(const std::vector<Row>& rows, const Row& row) {
+    static const std::regex derivatives("/(gradient|jacobian)$");
+    if (!std::regex_search(row.name, derivatives)) return nullptr;
+    const std::string name = std::regex_replace(row.name, derivatives, "/objective");
+    const auto found = std::find_if(rows.begin(), rows.end(), [&](const Row& r) { return r.name == name; });
+    return found != rows.end() ? &*found : nullptr;
+}
+
+/// Rows of derivatives beside their objectives; `times` is how many times the objective's time they take.
+std::vector<Cells> table_of_derivatives(const std::vector<Row>& rows, const std::vector<const Row*>& chosen) {
+    std::vector<Cells> table{{"name", "unit", "Tapir: objective", "derivatives", "times", "PyTorch: objective", "derivatives", "times",
+                              "ratio, objective", "ratio, derivatives"}};
+    for (const Row* row : chosen) {
+        const Row& objective = *objective_of(rows, *row);
+        Cells cells{row->name, row->unit};
+        for (const char* side : {"tapir", "torch"}) {
+            for (const double value : {objective.best(side), row->best(side), row->best(side) / objective.best(side)}) cells.push_back(text(value));
+        }
+        for (const Row* each : {&objective, row}) cells.push_back(text(each->ratio("torch")));
+        table.push_back(cells);
+    }
+    return table;
+}
+
 /// The table's cells, its head first.
 std::vector<Cells> table_of(const std::vector<Row>& rows, const std::vector<const Row*>& chosen, const Limits& limits) {
-    const bool threads =
-        !chosen.empty() && std::all_of(chosen.begin(), chosen.end(), [&](const Row* r) { return with_one_thread(rows, *r) != nullptr; });
+    const auto all_have = [&](const Row* (*other)(const std::vector<Row>&, const Row&)) {
+        return !chosen.empty() && std::all_of(chosen.begin(), chosen.end(), [&](const Row* r) { return other(rows, *r) != nullptr; });
+    };
+    if (all_have(objective_of)) return table_of_derivatives(rows, chosen);
+    const bool threads = all_have(with_one_thread);
     std::vector<Cells> table;
     if (threads) {
         table.push_back({"name", "unit", "Tapir", "times one thread", "PyTorch", "times one thread", "ratio"});
@@ -196,7 +225,7 @@ std::string markdown(const std::vector<Cells>& table) {
     return made;
 }
 
-/// Fills the blocks of a page.
+/// Fills the blocks of a page; one of whose rows there is none stays as it is.
 void fill_page(const std::filesystem::path& path, const std::vector<Row>& rows, const Limits& limits, const std::string& machine) {
     std::ifstream file(path);
     if (!file) throw std::runtime_error("cannot read " + path.string());
@@ -211,9 +240,10 @@ void fill_page(const std::filesystem::path& path, const std::vector<Row>& rows, 
         for (const Row& row : rows) {
             if (std::regex_search(row.name, wanted)) chosen.push_back(&row);
         }
-        made += "\n" + machine + "\n" + markdown(table_of(rows, chosen, limits)) + "\n";
-        while (std::getline(file, line) && line != "<!-- bench end -->") {}
-        made += "<!-- bench end -->\n";
+        std::string block;
+        while (std::getline(file, line) && line != "<!-- bench end -->") block += line + '\n';
+        if (!chosen.empty()) block = "\n" + machine + "\n" + markdown(table_of(rows, chosen, limits)) + "\n";
+        made += block + "<!-- bench end -->\n";
     }
     file.close();
     std::ofstream(path) << made;
@@ -326,6 +356,9 @@ int main(int argc, char** argv) try {
     std::vector<const Row*> all;
     for (const Row& row : rows) all.push_back(&row);
     print(table_of(rows, all, limits));
+    std::vector<const Row*> derivatives;
+    std::copy_if(all.begin(), all.end(), std::back_inserter(derivatives), [&](const Row* r) { return objective_of(rows, *r) != nullptr; });
+    if (!derivatives.empty()) print(table_of_derivatives(rows, derivatives));
     print_summary(rows, limits);
     Json list = Json::array();
     for (const Row& row : rows) list.push_back(json_of(row, limits));
