@@ -1,6 +1,6 @@
-// The library that a program is compiled for, under one name, so that the rows of tiny.cpp, ops.cpp, steps.cpp and infer.cpp are one
-// source for both: Tapir, or with TAPIR_BENCH_TORCH PyTorch. What is called alike in both is called as lib::...; what is not has a
-// function here.
+// The library that a program is compiled for, under one name, so that the rows of tiny.cpp, ops.cpp, steps.cpp, infer.cpp and adbench.cpp are
+// one source for both: Tapir, or with TAPIR_BENCH_TORCH PyTorch. What is called alike in both is called as lib::...; what is not has a function
+// here.
 #pragma once
 
 #ifdef TAPIR_BENCH_TORCH

@@ -107,5 +107,6 @@ int main(int argc, char** argv) {
     bench::add_sweep_rows();
     bench::add_step_rows();
     bench::add_inference_rows();
+    bench::add_adbench_rows();
     benchmark::RunSpecifiedBenchmarks();
 }

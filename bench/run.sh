@@ -3,10 +3,11 @@
 # Runs of the two alternate, so that a slow spell of the machine hits both; a row is the best of its runs.
 #   TAPIR_BENCH_ROUNDS=3   runs of each group
 #   TAPIR_BENCH_ONLY=...   a regular expression on the groups' names: limits, tiny, tree-64, ..., process, steps-mlp_784_256_10_sgd, ...,
-#                          infer, large, ops, gradients, threads, busy, sweep. Without it all run but sweep.
+#                          infer, large, ops, gradients, threads, busy, sweep, adbench. Without it all run but sweep and adbench.
 #   TAPIR_BENCH_PAGES=1    writes the tables of README.md and bench/README.md
 #   TAPIR_BENCH_SECONDS=...  of each run of a row, in place of the groups' own: 0.001 for a trial
 #   TAPIR_SST_DIR=...      the folder with SST's train.txt; default: shared/data/sst beside the source tree
+#   TAPIR_ADBENCH_DIR=...  the folder with ADBench's data; default: shared/data/adbench beside the source tree
 set -euo pipefail
 
 source_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -33,7 +34,7 @@ mkdir -p "$results"
 group=100  # orders the table's rows
 
 step() { printf '[%4d s] %s\n' $SECONDS "$*"; }
-wanted() { if [[ ${TAPIR_BENCH_ONLY:-} ]]; then [[ $1 =~ $TAPIR_BENCH_ONLY ]]; else [[ $1 != sweep ]]; fi; }
+wanted() { if [[ ${TAPIR_BENCH_ONLY:-} ]]; then [[ $1 =~ $TAPIR_BENCH_ONLY ]]; else [[ $1 != sweep && $1 != adbench ]]; fi; }
 
 # rows GROUP REGEX [ROUNDS] [SIDE...]: a group's rows, the sides in turn.
 rows() {
@@ -49,7 +50,7 @@ rows() {
             env "${settings[@]}" "$programs/bench_$program" --benchmark_filter="$regex" --benchmark_min_time="${TAPIR_BENCH_SECONDS:-${min_time:-0.5}}" \
                 --benchmark_out="$results/$side.$group.$name.$round.json" --benchmark_out_format=json \
                 --benchmark_format=console >"$results/log" 2>&1 || { cat "$results/log" >&2; return 1; }
-            grep -h 'no SST data' "$results/log" | head -1 || true
+            grep -hE 'no (SST|ADBench) data' "$results/log" | head -1 || true
         done
     done
     group=$((group + 1))
@@ -114,6 +115,7 @@ if wanted busy; then  # while something else wants a core
 fi
 threads 1
 min_time=0.02 rows sweep '^sweep/' 1
+min_time=0.2 rows adbench '^adbench/'
 
 cores=$(nproc --all) processor=$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1) load=$(cut -d' ' -f1 /proc/loadavg)
 step "done: $(uname -m), $cores cores, $processor, load $load"

@@ -24,6 +24,7 @@ void add_op_rows();
 void add_sweep_rows();
 void add_step_rows();
 void add_inference_rows();
+void add_adbench_rows();
 
 /// Of this process, in MB; memory_now() also begins the peak anew.
 double memory_now();
