@@ -53,9 +53,9 @@ struct Gmm {
     Tensor operator()() const {
         const Tensor logs = icf.narrow(1, 0, d), below = icf.narrow(1, d, d * (d - 1) / 2), diagonal = lib::exp(logs);
         const Tensor q = lib::cat({zero, diagonal, below}, 1).index_select(1, places).view({k, d, d}), log_q = logs.sum(1);
-        const Tensor shift = lib::matmul(q, means.unsqueeze(2)).reshape({-1});  // (k d): Q_j mu_j
-        const Tensor y = lib::linear(x, q.reshape({k * d, d}), -shift);
-        const Tensor terms = alphas + log_q - 0.5 * lib::square(y).view({n, k, d}).sum(2);
+        const Tensor shift = lib::matmul(q, means.unsqueeze(2)).reshape({-1});           // (k d): Q_j mu_j
+        const Tensor y = lib::linear(x, q.reshape({k * d, d}), -shift).view({n, k, d});  // Q_j x_i - Q_j mu_j, by one product
+        const Tensor terms = alphas + log_q - 0.5 * lib::square(y).sum(2);
         const Tensor prior = (lib::square(diagonal).sum() + lib::square(below).sum()) * (0.5 * gamma * gamma) - log_q.sum() * m;
         return lib::logsumexp(terms, 1).sum() - lib::logsumexp(alphas, 0) * static_cast<double>(n) + prior + constant;
     }
