@@ -161,14 +161,16 @@ const Row* objective_of(const std::vector<Row>& rows, const Row& row) {
 /// Rows of derivatives beside their objectives; `times` is how many times the objective's time they take.
 std::vector<Cells> table_of_derivatives(const std::vector<Row>& rows, const std::vector<const Row*>& chosen) {
     std::vector<Cells> table{{"name", "unit", "Tapir: objective", "derivatives", "times", "PyTorch: objective", "derivatives", "times",
-                              "ratio, objective", "ratio, derivatives"}};
+                              "ratio: objective", "derivatives", "ratio, memory kept: objective", "derivatives"}};
     for (const Row* row : chosen) {
         const Row& objective = *objective_of(rows, *row);
         Cells cells{row->name, row->unit};
         for (const char* side : {"tapir", "torch"}) {
             for (const double value : {objective.best(side), row->best(side), row->best(side) / objective.best(side)}) cells.push_back(text(value));
         }
-        for (const Row* each : {&objective, row}) cells.push_back(text(each->ratio("torch")));
+        for (const char* side : {"torch", "kept"}) {
+            for (const Row* each : {&objective, row}) cells.push_back(text(each->ratio(side)));
+        }
         table.push_back(cells);
     }
     return table;

@@ -115,7 +115,7 @@ if wanted busy; then  # while something else wants a core
 fi
 threads 1
 min_time=0.02 rows sweep '^sweep/' 1
-min_time=0.2 rows adbench '^adbench/'
+min_time=0.2 rows adbench '^adbench/' "$rounds" kept
 
 cores=$(nproc --all) processor=$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1) load=$(cut -d' ' -f1 /proc/loadavg)
 step "done: $(uname -m), $cores cores, $processor, load $load"
