@@ -121,8 +121,8 @@ struct Lstm {
 struct Bundle {
     explicit Bundle(const BundleData& data)
         : p(data.p), cameras(by_quantity(data.cameras, data.n)), points(by_quantity(data.points, data.m)),
-          weights(leaf(by_quantity(data.weights, p))), features(by_quantity(data.features, p)), camera_of(counted(data.n)), point_of(counted(data.m)),
-          seeds{seed_of(0), seed_of(1)} {}
+          weights(leaf(by_quantity(data.weights, p))), features(by_quantity(data.features, p)),  // where the points were seen
+          camera_of(counted(data.n)), point_of(counted(data.m)), seeds{seed_of(0), seed_of(1)} {}
 
     /// Of each observation, from its own camera (11, p), point (3, p) and weight (1, p): (2, p).
     Tensor projection_errors(const Tensor& camera, const Tensor& point, const Tensor& weight) const {
