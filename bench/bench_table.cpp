@@ -42,12 +42,15 @@ struct Row {
     double ratio(const std::string& side) const { return is_rate() ? best("tapir") / best(side) : best(side) / best("tapir"); }
 };
 
+/// How many of a unit of time a second has.
+double per_second(const std::string& unit) { return unit == "ns" ? 1e9 : unit == "us" ? 1e6 : unit == "ms" ? 1e3 : 1; }
+
 /// An entry's value in its row's unit.
 double value_of(const Json& entry, const std::string& unit) {
     if (entry.contains("value")) return entry["value"];
     const double rate = entry.at("items_per_second");
     if (unit == "GB/s") return rate * 1e-9;
-    return unit.ends_with("/s") ? rate : (unit == "ns" ? 1e9 : unit == "us" ? 1e6 : 1.0) / rate;
+    return unit.ends_with("/s") ? rate : per_second(unit) / rate;
 }
 
 Row& row_of(std::vector<Row>& rows, const std::string& name, const std::string& unit) {
@@ -112,11 +115,11 @@ Limits limits_of(const std::vector<Row>& rows) {
 
 /// The share of the limits that Tapir reaches: the sum over the row's kernels of the least time that each can take, over its time.
 double share_of(const Row& row, const Limits& limits) {
-    if (row.unit != "us" || row.flops + row.bytes == 0 || row.name.find("/threads:") != std::string::npos) return kNone;
+    if (row.is_rate() || row.flops + row.bytes == 0 || row.name.find("/threads:") != std::string::npos) return kNone;
     if (limits.flops == 0 || limits.copies.empty()) return kNone;
     double seconds = row.flops / limits.flops;
     if (row.bytes > 0) seconds += row.bytes / limits.copy_rate(row.bytes / row.kernels);
-    return seconds / (row.best("tapir") * 1e-6);
+    return seconds / (row.best("tapir") / per_second(row.unit));
 }
 
 /// Three significant digits; nothing for a number that is not there.

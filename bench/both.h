@@ -1,6 +1,6 @@
-// The library that a program is compiled for, under one name, so that the rows of tiny.cpp, ops.cpp, steps.cpp, infer.cpp and adbench.cpp are
-// one source for both: Tapir, or with TAPIR_BENCH_TORCH PyTorch. What is called alike in both is called as lib::...; what is not has a function
-// here.
+// The library that a program is compiled for, under one name, so that the rows of tiny.cpp, ops.cpp, steps.cpp, infer.cpp, adbench.cpp and
+// convnets.cpp are one source for both: Tapir, or with TAPIR_BENCH_TORCH PyTorch. What is called alike in both is called as lib::...; what is
+// not has a function here.
 #pragma once
 
 #ifdef TAPIR_BENCH_TORCH
@@ -194,6 +194,8 @@ inline Tensor conv_transpose2d(const Tensor& x, const Tensor& w, const Tensor& b
 }
 inline Tensor max_pool2d(const Tensor& x, int size, Window at) { return torch::max_pool2d(x, size, at.stride, at.padding); }
 inline Tensor avg_pool2d(const Tensor& x, int size) { return torch::avg_pool2d(x, size); }
+/// relu of a result that nothing else reads: PyTorch's can take its memory.
+inline Tensor relu_of_result(Tensor x) { return torch::relu_(x); }
 inline Tensor batch_norm(const Tensor& x, const Tensor& mean, const Tensor& variance, const Tensor& w, const Tensor& b, bool training) {
     return torch::batch_norm(x, w, b, mean, variance, training, /*momentum=*/0.1, /*eps=*/1e-5, /*cudnn_enabled=*/false);
 }
@@ -244,6 +246,7 @@ inline Tensor conv_transpose2d(const Tensor& x, const Tensor& w, const Tensor& b
 }
 inline Tensor max_pool2d(const Tensor& x, int size, Window at) { return tapir::max_pool2d(x, size, {.stride = at.stride, .padding = at.padding}); }
 inline Tensor avg_pool2d(const Tensor& x, int size) { return tapir::avg_pool2d(x, size); }
+inline Tensor relu_of_result(const Tensor& x) { return tapir::relu(x); }
 inline Tensor batch_norm(const Tensor& x, const Tensor& mean, const Tensor& variance, const Tensor& w, const Tensor& b, bool training) {
     return tapir::batch_norm(x, mean, variance, w, b, {.training = training});
 }

@@ -1,4 +1,4 @@
-// The parts of the models of steps.cpp and infer.cpp, written with the functions that both libraries have, their weights from formulas.
+// The parts of the models of steps.cpp, infer.cpp and convnets.cpp, written with the functions that both libraries have, their weights from formulas.
 #pragma once
 
 #include "both.h"
@@ -7,13 +7,14 @@ namespace bench {
 
 /// The parameters of a model, in the order of their making.
 struct Network {
-    Tensors parameters;
+    Tensors parameters = {};
     std::uint32_t seed = 100;
+    float gain = 1;
 
-    /// Uniform within 1 / sqrt(inputs of an output).
+    /// Uniform within gain / sqrt(inputs of an output).
     Tensor weight(const Shape& shape) {
         Tensor made = lib::empty(shape);
-        const float reach = 1 / std::sqrt(static_cast<float>(made.numel() / made.size(0)));
+        const float reach = gain / std::sqrt(static_cast<float>(made.numel() / made.size(0)));
         fill(made, ++seed, -reach, reach);
         return parameters.emplace_back(leaf(made));
     }

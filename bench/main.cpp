@@ -108,5 +108,6 @@ int main(int argc, char** argv) {
     bench::add_step_rows();
     bench::add_inference_rows();
     bench::add_adbench_rows();
+    bench::add_convnet_rows();
     benchmark::RunSpecifiedBenchmarks();
 }

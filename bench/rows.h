@@ -50,7 +50,7 @@ void add_op(const std::string& name, const Setup& setup, const OpRow& row = {}) 
         const auto call = setup();
         const NoGradients guard;
         if (!row.is_random) state.counters["check"] = total(call());
-        if (std::string_view(row.unit) == "us") count_work(state, call, row.bytes);
+        if (std::string_view(row.unit) != "ns") count_work(state, call, row.bytes);
         for (auto _ : state) benchmark::DoNotOptimize(call());
         state.SetItemsProcessed(state.iterations());
     };

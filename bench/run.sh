@@ -3,7 +3,8 @@
 # Runs of the two alternate, so that a slow spell of the machine hits both; a row is the best of its runs.
 #   TAPIR_BENCH_ROUNDS=3   runs of each group
 #   TAPIR_BENCH_ONLY=...   a regular expression on the groups' names: limits, tiny, tree-64, ..., process, steps-mlp_784_256_10_sgd, ...,
-#                          infer, large, ops, gradients, threads, busy, sweep, adbench. Without it all run but sweep and adbench.
+#                          infer, large, ops, gradients, threads, busy, sweep, adbench, convnets, convnets-threads. Without it all run but the
+#                          last four.
 #   TAPIR_BENCH_PAGES=1    writes the tables of README.md and bench/README.md
 #   TAPIR_BENCH_SECONDS=...  of each run of a row, in place of the groups' own: 0.001 for a trial
 #   TAPIR_SST_DIR=...      the folder with SST's train.txt; default: shared/data/sst beside the source tree
@@ -34,7 +35,7 @@ mkdir -p "$results"
 group=100  # orders the table's rows
 
 step() { printf '[%4d s] %s\n' $SECONDS "$*"; }
-wanted() { if [[ ${TAPIR_BENCH_ONLY:-} ]]; then [[ $1 =~ $TAPIR_BENCH_ONLY ]]; else [[ $1 != sweep && $1 != adbench ]]; fi; }
+wanted() { if [[ ${TAPIR_BENCH_ONLY:-} ]]; then [[ $1 =~ $TAPIR_BENCH_ONLY ]]; else [[ ! $1 =~ ^(sweep|adbench|convnets) ]]; fi; }
 
 # rows GROUP REGEX [ROUNDS] [SIDE...]: a group's rows, the sides in turn.
 rows() {
@@ -105,6 +106,7 @@ min_time=0.05 rows ops '^op/'
 min_time=0.05 rows gradients '^grad/'
 threads 2
 min_time=0.2 rows threads '^(step|large)/.*/threads:2/'
+min_time=0.1 rows convnets-threads '^convnet/.*/threads:2/'
 if wanted busy; then  # while something else wants a core
     (while :; do :; done) &
     spinner=$!
@@ -116,6 +118,7 @@ fi
 threads 1
 min_time=0.02 rows sweep '^sweep/' 1
 min_time=0.2 rows adbench '^adbench/' "$rounds" kept
+min_time=0.1 rows convnets '^convnet/.*process_time' "$rounds" kept
 
 cores=$(nproc --all) processor=$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1) load=$(cut -d' ' -f1 /proc/loadavg)
 step "done: $(uname -m), $cores cores, $processor, load $load"

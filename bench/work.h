@@ -14,7 +14,7 @@ namespace bench {
 
 using State = benchmark::State;
 
-/// Makes a row of a name, which is that of its row in the table, with a unit: "ns" or "us" for an item, or "trees/s". The function says how
+/// Makes a row of a name, which is that of its row in the table, with a unit: "ns", "us" or "ms" for an item, or "trees/s". The function says how
 /// many items it did (SetItemsProcessed). CPU time of the process for one thread, time by the clock for more.
 void add_row(const std::string& name, const char* unit, std::function<void(State&)> function, int threads = 1);
 
@@ -25,6 +25,7 @@ void add_sweep_rows();
 void add_step_rows();
 void add_inference_rows();
 void add_adbench_rows();
+void add_convnet_rows();
 
 /// Of this process, in MB; memory_now() also begins the peak anew.
 double memory_now();
