@@ -214,13 +214,13 @@ Reduced reduced_together(const Tensor& x, Over o) {
     return result;
 }
 
-// Computes g exp(x - y) on a GPU.
-Tensor logsumexp_gradient(const Tensor& x, const Tensor& y, const Tensor& grad, Over o) {
+// g exp(x - y), in the dtype of the kernel.
+Tensor logsumexp_gradient(const Tensor& x, const Tensor& result, const Tensor& grad, Over o) {
     const Reduced in = reduced_together(x, o);
-    const Tensor g = for_kernel(grad);
+    const Tensor g = for_kernel(grad), y = for_kernel(result);
     const Tensor out = detail::make_empty_like(in.x.impl(), in.x.dtype(), Loc{});
-    const kernels::SoftmaxArgs args{x.dtype(), true, in.size, in.inner, on_stream(in.x), on_stream(g), on_stream(out)};
-    gpu::logsumexp_backward(args, on_stream(y), y.numel());
+    const kernels::SoftmaxArgs args{in.x.dtype(), true, in.size, in.inner, kernel_data(in.x), kernel_data(g), kernel_data(out)};
+    TAPIR_LAUNCH(in.x, y.numel(), in.size, logsumexp_backward, args, kernel_data(y));
     if (in.order.empty()) return out;
     Dims back = in.order;
     for (int d = 0; d < back.rank(); ++d) back.raw(static_cast<int>(in.order.raw(d))) = d;
@@ -231,10 +231,9 @@ Tensor logsumexp_gradient(const Tensor& x, const Tensor& y, const Tensor& grad, 
 void logsumexp_rule(Backward& b) {
     if (!b.needs(0)) return;
     const Over o = b.attrs<Over>();
-    if (const Tensor x = b.saved(0); on_gpu(x) && !b.recording() && x.numel() > 0) {
-        return b.give(0, logsumexp_gradient(x, b.saved(1), b.grad(), o));
-    }
-    const Tensor x = b.saved(0), y = with_ones(b.saved(1), x.shape(), o);
+    const Tensor x = b.saved(0);
+    if (!b.recording() && x.numel() > 0) return b.give(0, to(logsumexp_gradient(x, b.saved(1), b.grad(), o), x.dtype()));
+    const Tensor y = with_ones(b.saved(1), x.shape(), o);
     const Tensor finite_y = where(eq(y, -std::numeric_limits<double>::infinity()), 0.0, y);
     b.give(0, with_ones(b.grad(), x.shape(), o) * exp(x - finite_y));
 }

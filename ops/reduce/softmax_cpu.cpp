@@ -384,6 +384,27 @@ void logsumexp_lines(const SoftmaxArgs& args, i64 begin, i64 end) {
     for_lines(args, begin, end, rows, [](i64, i64) {});
 }
 
+template <class T>
+void logsumexp_backward_lines(const SoftmaxArgs& args, const T* y, i64 begin, i64 end) {
+    const auto *x = static_cast<const T*>(args.x), *g = static_cast<const T*>(args.g);
+    auto* out = static_cast<T*>(args.out);
+    const i64 n = args.size;
+    const auto rows = [&](i64 at, i64 count) {
+        const i64 line = at / n;
+        for (i64 r = 0; r < count; ++r) {
+            const T of_row = y[line + r];
+            const Vector<T> shift = Vector<T>{} + (of_row == -static_cast<T>(__builtin_inf()) ? T(0) : of_row);
+            for_vectors(x + at + r * n, out + at + r * n, n, [&](Vector<T> v) __attribute__((always_inline)) { return v - shift; });
+        }
+        exp_in_place(out + at, count * n);
+        for (i64 r = 0; r < count; ++r) {
+            const Vector<T> scale = Vector<T>{} + g[line + r];
+            for_vectors(out + at + r * n, out + at + r * n, n, [&](Vector<T> v) __attribute__((always_inline)) { return v * scale; });
+        }
+    };
+    for_lines(args, begin, end, rows, [](i64, i64) {});
+}
+
 }  // namespace
 
 void softmax(const SoftmaxArgs& args, i64 begin, i64 end) {
@@ -407,6 +428,14 @@ void logsumexp(const SoftmaxArgs& args, i64 begin, i64 end) {
         logsumexp_lines<float>(args, begin, end);
     } else {
         logsumexp_lines<double>(args, begin, end);
+    }
+}
+
+void logsumexp_backward(const SoftmaxArgs& args, const void* y, i64 begin, i64 end) {
+    if (args.dtype == DType::float32) {
+        logsumexp_backward_lines(args, static_cast<const float*>(y), begin, end);
+    } else {
+        logsumexp_backward_lines(args, static_cast<const double*>(y), begin, end);
     }
 }
 

@@ -36,5 +36,5 @@ TAPIR_KERNEL(softmax, const tapir::kernels::SoftmaxArgs& args)
 TAPIR_KERNEL(softmax_backward, const tapir::kernels::SoftmaxArgs& args)
 /// out has one element a line. On the CPU inner is 1.
 TAPIR_KERNEL(logsumexp, const tapir::kernels::SoftmaxArgs& args)
-/// out = g exp(x - y), 0 where y is -inf; g and y have one element a line.
-TAPIR_GPU_KERNEL(logsumexp_backward, void(const tapir::kernels::SoftmaxArgs& args, const void* y, std::int64_t lines))
+/// out = g exp(x - y), 0 where y is -inf; g and y have one element a line. On the CPU inner is 1.
+TAPIR_KERNEL(logsumexp_backward, const tapir::kernels::SoftmaxArgs& args, const void* y)

@@ -584,6 +584,14 @@ TEST_CASE("logsumexp", "[reduce]") {
     check(logsumexp(tensor({-1000.0, -1000.0}), {0}), {}, {-1000 + std::log(2)});
     check(gradient(x.narrow(0, 0, 3).to(float64), [](const Tensor& t) { return logsumexp(t, {1}); }), {3, 2}, {0.5, 0.5, 0, 0, 0, 1});
     check_gradients(numbers({2, 3, 4}, float64), [](const Tensor& t) { return logsumexp(t, {2, 0}); });
+    for (const std::int64_t n : {1, 5, 64, 65, 700}) {  // short rows are taken together
+        for (const DType dtype : {float32, float64}) {
+            const Tensor rows = numbers({7, n}, dtype);
+            const auto summed = [](const Tensor& t) { return logsumexp(t, {1}); };
+            check(gradient(rows, summed), {7, n}, softmax(rows.to(float64), 1).to_vector<double>());
+        }
+    }
+    check(gradient(tensor({{0.0, -720.0, -90.0}}), [](const Tensor& t) { return logsumexp(t, {1}); }), {1, 3}, {1, 0, 0});  // no subnormals
 }
 
 TEST_CASE("running sums and products", "[reduce]") {
