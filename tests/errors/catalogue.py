@@ -50,9 +50,9 @@ UNREACHED = {
     ("ops/linalg/linalg_routines.cpp", "{}: the library was built without LAPACK"): "of a build without LAPACK",
 }
 
-OF_SAMPLES = ("table_test", "watched_test", "empty_test", "written_views_test", "threads_test", "names_test", "extreme_gradients_test",
-              "out_of_memory_test", "promotion_test", "precision_test", "memory_sweep_test", "narrow_digits_test", "huge_sizes_test",
-              "zero_dims_test", "result_types_test")
+OF_SAMPLES = ("table_test", "watched_test", "empty_test", "written_views_test", "threads_test", "graph_threads_test", "names_test",
+              "extreme_gradients_test", "out_of_memory_test", "promotion_test", "precision_test", "memory_sweep_test", "narrow_digits_test",
+              "huge_sizes_test", "zero_dims_test", "result_types_test")
 
 # What is caught on the way, and told with more words by who catches it.
 INNER = re.compile(r"onnx: numbers alone are no values$|does not fit into 64 bits$|\b(?:trace|import)\.cpp:\d+: no memory for")

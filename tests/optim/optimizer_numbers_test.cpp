@@ -56,7 +56,7 @@ void check_options(const std::vector<std::string>& infinite = {}, const std::vec
                 } catch (const ValueError& error) {
                     INFO(where << ": " << error.what());
                     CHECK(!is_taken);
-                    CHECK(std::string(error.what()).find("numbers_test.cpp:") == 0);
+                    CHECK(std::string(error.what()).find("optimizer_numbers_test.cpp:") == 0);
                     CHECK(std::string(error.what()).find(std::string(Options::rule.name) + ": ") != std::string::npos);
                     CHECK(std::string(error.what()).find(name) != std::string::npos);
                 }
