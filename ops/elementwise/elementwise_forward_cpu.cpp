@@ -1,6 +1,7 @@
 // The forward loops, from elementwise.def.
 #include "tapir/ops/cpu/math_impl.h"
 #include "tapir/ops/elementwise/elementwise_kernels.h"
+#include "tapir/ops/elementwise/half_cpu.h"
 #include "tapir/ops/elementwise/quick_impl.h"
 
 namespace tapir::kernels {
@@ -171,18 +172,51 @@ NumberLoop number_loop_of(DType dtype, bool is_first) {
     return nullptr;
 }
 
+// --- Of 16-bit numbers --------------------------------------------------------------------------------------------------
+
+template <class F, class Half>
+void of_halves(i64 n, void* out, const void* x, const void* y) {
+    auto* to = static_cast<Half*>(out);
+    const auto *a = static_cast<const Half*>(x), *b = static_cast<const Half*>(y);
+    i64 done = 0;
+#if defined(__F16C__)
+    if constexpr (__is_same(Half, F16)) {
+        for (; done + kFloatLanes <= n; done += kFloatLanes) store_halves(to + done, F::apply(load_halves(a + done), load_halves(b + done)));
+    }
+#endif
+#pragma omp simd
+    for (i64 i = done; i < n; ++i) to[i] = rounded_to<Half>(F::apply(to_float(a[i]), to_float(b[i])));
+}
+
+template <class F>
+HalfLoop half_loop_of(DType dtype) {
+    if (dtype == DType::float16) return of_halves<F, F16>;
+    if (dtype == DType::bfloat16) return of_halves<F, BF16>;
+    return nullptr;
+}
+
+// Calls loop_of with the function of add, sub, mul or div; null for other ops.
+template <class Loop, class Fn>
+Loop for_arithmetic(Elementwise op, const Fn& loop_of) {
+    switch (op) {
+        case Elementwise::add: return loop_of(add_forward{});
+        case Elementwise::sub: return loop_of(sub_forward{});
+        case Elementwise::mul: return loop_of(mul_forward{});
+        case Elementwise::div: return loop_of(div_forward{});
+        default: return nullptr;
+    }
+}
+
 }  // namespace
 
 const ForwardTable* elementwise_forward() { return &table; }
 
 NumberLoop arithmetic_with_number(Elementwise op, DType dtype, bool is_first) {
-    switch (op) {
-        case Elementwise::add: return number_loop_of<add_forward>(dtype, is_first);
-        case Elementwise::sub: return number_loop_of<sub_forward>(dtype, is_first);
-        case Elementwise::mul: return number_loop_of<mul_forward>(dtype, is_first);
-        case Elementwise::div: return number_loop_of<div_forward>(dtype, is_first);
-        default: return nullptr;
-    }
+    return for_arithmetic<NumberLoop>(op, [&]<class F>(F) { return number_loop_of<F>(dtype, is_first); });
+}
+
+HalfLoop arithmetic_of_halves(Elementwise op, DType dtype) {
+    return for_arithmetic<HalfLoop>(op, [&]<class F>(F) { return half_loop_of<F>(dtype); });
 }
 
 }  // namespace TAPIR_ISA

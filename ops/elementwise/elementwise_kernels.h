@@ -58,6 +58,8 @@ constexpr std::int64_t bands_of_rows(std::int64_t rows) { return (rows + kBandRo
 using Loop = void (*)(std::int64_t n, void* out, const void* const* in, const double* params);
 /// out[i] = f(x[i], number) or f(number, x[i]) for any n elements.
 using NumberLoop = void (*)(std::int64_t n, void* out, const void* x, const void* number);
+/// out[i] = f(x[i], y[i]) for any n elements.
+using HalfLoop = void (*)(std::int64_t n, void* out, const void* x, const void* y);
 
 /// The types that loops compute in; others are converted.
 enum class Compute : std::uint8_t { i32, i64, f32, f64 };
@@ -148,6 +150,8 @@ TAPIR_CPU_KERNEL(elementwise_forward, const tapir::kernels::ForwardTable*())
 TAPIR_CPU_KERNEL(elementwise_backward, const tapir::kernels::BackwardTable*())
 /// Returns the loop of add, sub, mul or div in float32 or float64; null for others. is_first: the number is the first operand.
 TAPIR_CPU_KERNEL(arithmetic_with_number, tapir::kernels::NumberLoop(tapir::Elementwise op, tapir::DType dtype, bool is_first))
+/// Returns the loop of add, sub, mul or div in float16 or bfloat16, which computes in float32; null for others.
+TAPIR_CPU_KERNEL(arithmetic_of_halves, tapir::kernels::HalfLoop(tapir::Elementwise op, tapir::DType dtype))
 
 /// Computes all elements.
 TAPIR_GPU_KERNEL(elementwise, void(const tapir::kernels::ElementwiseArgs& args))

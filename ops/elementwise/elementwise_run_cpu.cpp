@@ -8,6 +8,7 @@
 #include "tapir/ops/cpu/vector_impl.h"
 #include "tapir/ops/elementwise/elementwise_kernels.h"
 #include "tapir/ops/elementwise/fused_kernels.h"
+#include "tapir/ops/elementwise/half_cpu.h"
 #include "tapir/ops/index/gather.h"
 #include "tapir/ops/make/copy_kernels.h"
 
@@ -20,30 +21,9 @@ constexpr i64 kTile = 1024;  // elements of a transposed operand
 
 // --- Conversion ------------------------------------------------------------------------------------------------------
 
-struct F16 {
-    std::uint16_t bits;
-};
-struct BF16 {
-    std::uint16_t bits;
-};
 struct Bool {
     std::uint8_t value;
 };
-
-template <class T>
-float to_float(T x) {
-    if constexpr (__is_same(T, F16)) {
-        return static_cast<float>(__builtin_bit_cast(_Float16, x.bits));
-    } else if constexpr (__is_same(T, BF16)) {
-        return __builtin_bit_cast(float, static_cast<std::uint32_t>(x.bits) << 16);
-    }
-}
-
-inline std::uint16_t round_to_bfloat16(float x) {
-    const auto f = __builtin_bit_cast(std::uint32_t, x);
-    const std::uint32_t rounded = (f + 0x7fffu + ((f >> 16) & 1u)) >> 16;
-    return static_cast<std::uint16_t>((f & 0x7fffffffu) > 0x7f800000u ? (f >> 16) | 0x40u : rounded);
-}
 
 // Numbers out of range give the smallest integer, as the machine does; in C++ they would be undefined behaviour.
 template <class I, class F>
@@ -67,10 +47,8 @@ To convert_one(From x) {
         return convert_one<To>(static_cast<std::int32_t>(x.value != 0));
     } else if constexpr (__is_same(To, Bool)) {
         return Bool{x != From(0)};
-    } else if constexpr (__is_same(To, F16)) {
-        return F16{__builtin_bit_cast(std::uint16_t, static_cast<_Float16>(static_cast<float>(x)))};
-    } else if constexpr (__is_same(To, BF16)) {
-        return BF16{round_to_bfloat16(static_cast<float>(x))};
+    } else if constexpr (__is_same(To, F16) || __is_same(To, BF16)) {
+        return rounded_to<To>(static_cast<float>(x));
     } else if constexpr ((__is_same(From, float) || __is_same(From, double)) && !(__is_same(To, float) || __is_same(To, double))) {
         return to_integer<To>(x);
     } else {
@@ -99,6 +77,28 @@ void copy_strided(const T* x, i64 from_stride, T* y, i64 to_stride, i64 n) {
     }
 }
 
+// For arrays whose elements are side by side.
+template <class From, class To>
+void convert_all(const From* x, To* y, i64 n) {
+    i64 done = 0;
+#if defined(__F16C__)
+    if constexpr (__is_same(From, F16) && __is_same(To, float)) {
+        for (; done + kFloatLanes <= n; done += kFloatLanes) {
+            const FloatLanes lanes = load_halves(x + done);
+            std::memcpy(y + done, &lanes, sizeof lanes);
+        }
+    } else if constexpr (__is_same(From, float) && __is_same(To, F16)) {
+        for (; done + kFloatLanes <= n; done += kFloatLanes) {
+            FloatLanes lanes;
+            std::memcpy(&lanes, x + done, sizeof lanes);
+            store_halves(y + done, lanes);
+        }
+    }
+#endif
+#pragma omp simd
+    for (i64 i = done; i < n; ++i) y[i] = convert_one<To>(x[i]);
+}
+
 template <class From, class To>
 void convert_loop(const void* from, i64 from_stride, void* to, i64 to_stride, i64 n) {
     const auto* x = static_cast<const From*>(from);
@@ -107,8 +107,7 @@ void convert_loop(const void* from, i64 from_stride, void* to, i64 to_stride, i6
         if constexpr (__is_same(From, To)) {
             std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(From));
         } else {
-#pragma omp simd
-            for (i64 i = 0; i < n; ++i) y[i] = convert_one<To>(x[i]);
+            convert_all(x, y, n);
         }
     } else if (from_stride == 0 && to_stride == 1 && n > 0) {
         spread(convert_one<To>(*x), y, n);
@@ -285,6 +284,16 @@ void scatter(const std::byte* from, DType from_dtype, const ElementwiseArgs& arg
     }
 }
 
+// Returns a loop that needs no conversions beside it, for contiguous operands of one 16-bit type; null if there is none.
+HalfLoop half_loop_of(const ElementwiseArgs& args) {
+    const DType dtype = args.out_dtype;
+    if (args.operands != 2 || args.kernel.gradient_of >= 0 || !is_linear(args.sizes, args.out_strides, args.rank)) return nullptr;
+    for (int k = 0; k < 2; ++k) {
+        if (args.in[k].dtype != dtype || !is_linear(args.sizes, args.in[k].strides, args.rank)) return nullptr;
+    }
+    return arithmetic_of_halves(args.kernel.op, dtype);
+}
+
 }  // namespace
 
 void convert(DType from_type, const void* from, i64 from_stride, DType to_type, void* to, i64 to_stride, i64 n) {
@@ -345,6 +354,10 @@ void run_repeated(Loop loop, i64 n, void* out, unsigned out_size, const void* co
 }
 
 void run_general(const ElementwiseArgs& args, i64 begin, i64 end) {
+    if (const HalfLoop loop = half_loop_of(args)) {
+        const auto at = [&](const void* data) { return static_cast<const std::byte*>(data) + begin * 2; };
+        return loop(end - begin, static_cast<std::byte*>(args.out) + begin * 2, at(args.in[0].data), at(args.in[1].data));
+    }
     alignas(64) std::byte buffers[kMaxOperands][kBlock * 8];
     alignas(64) std::byte result[kBlock * 8];
     const DType compute = stored_as(args.kernel.compute);
@@ -510,8 +523,11 @@ void round_to(i64 n, void* out, const void* const* in, const double*) {
     n = n / kLanes * kLanes;
     auto* y = static_cast<float*>(out);
     const auto* x = static_cast<const float*>(in[0]);
-#pragma omp simd
-    for (i64 i = 0; i < n; ++i) y[i] = to_float(convert_one<Half>(x[i]));
+    Half rounded[kLanes];
+    for (i64 i = 0; i < n; i += kLanes) {
+        convert_all(x + i, rounded, kLanes);
+        convert_all(rounded, y + i, kLanes);
+    }
 }
 
 }  // namespace
