@@ -72,7 +72,7 @@ void add_adbench_rows() {
     for (const std::string name : {"d2_K5", "d10_K25", "d20_K50", "d64_K5"}) {
         add_problem<Gmm>("gmm_" + name, "gradient", [=] { return read_gmm(name); }, gradient_of<Gmm>);
     }
-    // Points far from a Gaussian have subnormal weights, and 2 of 100 numbers that the gradient's product reads are subnormal.
+    // Points far from a Gaussian have subnormal weights, which the product of the gradient reads, unless logsumexp leaves them out.
     add_problem<Gmm>("gmm_d64_K5_flushed", "gradient", [] { return read_gmm("d64_K5"); }, gradient_of<Gmm>, /*flushed=*/true);
     add_problem<Lstm>("lstm_l2_c1024", "gradient", [] { return read_lstm("l2_c1024"); }, gradient_of<Lstm>);
     add_problem<Bundle>(
