@@ -1,4 +1,5 @@
-// The parts of the models of steps.cpp, infer.cpp and convnets.cpp, written with the functions that both libraries have, their weights from formulas.
+// The parts of the models of steps.cpp, infer.cpp and convnets.cpp, written with the functions that both libraries have, their weights
+// from formulas.
 #pragma once
 
 #include "both.h"

@@ -14,8 +14,8 @@ namespace bench {
 
 using State = benchmark::State;
 
-/// Makes a row of a name, which is that of its row in the table, with a unit: "ns", "us" or "ms" for an item, or "trees/s". The function says how
-/// many items it did (SetItemsProcessed). CPU time of the process for one thread, time by the clock for more.
+/// Makes a row of a name, which is that of its row in the table, with a unit: "ns", "us" or "ms" for an item, or "trees/s". The function
+/// says how many items it did (SetItemsProcessed). CPU time of the process for one thread, time by the clock for more.
 void add_row(const std::string& name, const char* unit, std::function<void(State&)> function, int threads = 1);
 
 void add_limit_rows();

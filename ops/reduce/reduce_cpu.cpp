@@ -99,23 +99,23 @@ Wide<T> fold_all(const ReduceArgs& args, i64 base, bool direct) {
     i64 count = 1;
     for (int d = 0; d < args.reduced; ++d) count *= args.reduced_sizes[d];
     Wide<T> result = Op::template identity<Wide<T>>();
-    if (direct && runs.length() >= 64) {
-        const T* const x = static_cast<const T*>(args.x) + base;
-        const i64 length = runs.length();
-        const i64 together = length < kFoldBlock ? kFoldBlock / length : 1;  // runs whose lanes are combined at the end
+    const T* const x = static_cast<const T*>(args.x) + base;
+    const i64 length = runs.length();
+    if (direct && length > kFoldBlock / 2) {
+        for (; count > 0; count -= length) {
+            result = Op::combine(result, fold<Op>(x + runs.offset, length));
+            runs.advance(length);
+        }
+        return result;
+    }
+    if (direct && length >= 64) {  // as many runs as make a block: their lanes are combined at its end
         for (i64 left = count / length; left > 0;) {
-            if (together == 1) {
-                result = Op::combine(result, fold<Op>(x + runs.offset, length));
-                runs.advance(length);
-                --left;
-                continue;
-            }
             Lanes<Op, T> lanes;
-            for (i64 i = smaller(left, together); i > 0; --i, --left) {
+            for (i64 i = smaller(left, kFoldBlock / length); i > 0; --i, --left) {
                 lanes.take(x + runs.offset, length);
                 runs.advance(length);
             }
-            result = Op::combine(result, static_cast<Wide<T>>(lanes.combined()));
+            result = Op::combine(result, static_cast<Wide<T>>(across<Op, T>(lanes.together())));
         }
         return result;
     }

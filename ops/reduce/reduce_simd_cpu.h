@@ -228,6 +228,31 @@ template <class Op, class T>
     return lanes < static_cast<MaskInt<T>>(n) ? v : Vector<T>{} + Op::template identity<T>();
 }
 
+/// Four vectors of independent lanes. take() combines them with the elements of a run, as often as there are runs.
+template <class Op, class T>
+struct Lanes {
+    Vector<T> a = Vector<T>{} + Op::template identity<T>(), b = a, c = a, d = a;
+
+    /// Takes four vectors at a time, from i on; returns where those end.
+    [[gnu::always_inline]] i64 take_fours(const T* x, i64 i, i64 n) {
+        constexpr i64 width = kWidth<T>;
+        for (; i + 4 * width <= n; i += 4 * width) {
+            a = Op::combine(a, load(x + i));
+            b = Op::combine(b, load(x + i + width));
+            c = Op::combine(c, load(x + i + 2 * width));
+            d = Op::combine(d, load(x + i + 3 * width));
+        }
+        return i;
+    }
+    [[gnu::always_inline]] void take(const T* x, i64 n) {
+        constexpr i64 width = kWidth<T>;
+        i64 i = take_fours(x, 0, n);
+        for (; i + width <= n; i += width) a = Op::combine(a, load(x + i));
+        if (i < n) b = Op::combine(b, only_first<Op, T>(load_first(x + i, n - i), n - i));
+    }
+    [[gnu::always_inline]] Vector<T> together() const { return Op::combine(Op::combine(a, b), Op::combine(c, d)); }
+};
+
 /// Combines n contiguous elements, in 4 vectors of independent lanes.
 template <class Op, class T>
 inline T fold_block(const T* x, i64 n) {
@@ -243,39 +268,14 @@ inline T fold_block(const T* x, i64 n) {
     Vector<T> a = load(x);
     i64 i = width;
     if (n >= 4 * width) {
-        Vector<T> b = load(x + width), c = load(x + 2 * width), d = load(x + 3 * width);
-        for (i = 4 * width; i + 4 * width <= n; i += 4 * width) {
-            a = Op::combine(a, load(x + i));
-            b = Op::combine(b, load(x + i + width));
-            c = Op::combine(c, load(x + i + 2 * width));
-            d = Op::combine(d, load(x + i + 3 * width));
-        }
-        a = Op::combine(Op::combine(a, b), Op::combine(c, d));
+        Lanes<Op, T> lanes{a, load(x + width), load(x + 2 * width), load(x + 3 * width)};
+        i = lanes.take_fours(x, 4 * width, n);
+        a = lanes.together();
     }
     for (; i + width <= n; i += width) a = Op::combine(a, load(x + i));
     if (i < n) a = Op::combine(a, only_first<Op, T>(load_first(x + i, n - i), n - i));
     return across<Op, T>(a);
 }
-
-/// Combines the elements of several runs, as fold_block() does with those of one: the lanes are combined once, at the end.
-template <class Op, class T>
-struct Lanes {
-    Vector<T> a = Vector<T>{} + Op::template identity<T>(), b = a, c = a, d = a;
-
-    [[gnu::always_inline]] void take(const T* x, i64 n) {
-        constexpr i64 width = kWidth<T>;
-        i64 i = 0;
-        for (; i + 4 * width <= n; i += 4 * width) {
-            a = Op::combine(a, load(x + i));
-            b = Op::combine(b, load(x + i + width));
-            c = Op::combine(c, load(x + i + 2 * width));
-            d = Op::combine(d, load(x + i + 3 * width));
-        }
-        for (; i + width <= n; i += width) a = Op::combine(a, load(x + i));
-        if (i < n) b = Op::combine(b, only_first<Op, T>(load_first(x + i, n - i), n - i));
-    }
-    T combined() const { return across<Op, T>(Op::combine(Op::combine(a, b), Op::combine(c, d))); }
-};
 
 constexpr i64 kFoldBlock = 16 * kVectorBytes;  // 16 float32 elements for each lane
 constexpr i64 kSimdBlock = 4 * kVectorBytes;   // the same for a loop with one vector of sums
