@@ -1,10 +1,7 @@
 // The routines of linalg_impl.h: LAPACK's on the host, cuSOLVER's on a CUDA device.
 #include "tapir/ops/linalg/linalg_impl.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <vector>
 
@@ -25,6 +22,7 @@
 #ifdef TAPIR_HAVE_LAPACK
 #include "tapir/ops/arrange/arrange.h"
 #include "tapir/ops/linalg/lapack_impl.h"
+#include "tapir/ops/linalg/openblas_impl.h"
 #endif
 
 namespace tapir::matrices {
@@ -103,24 +101,11 @@ namespace {
 
 using lapack::Int;
 
-// OpenBLAS starts threads of its own, which set_num_threads() is to reach. Other libraries are left as they are.
-void set_library_threads(int count) {
-    using Get = int (*)();
-    using Set = void (*)(int);
-    static const auto get = reinterpret_cast<Get>(::dlsym(RTLD_DEFAULT, "openblas_get_num_threads"));
-    static const auto set = reinterpret_cast<Set>(::dlsym(RTLD_DEFAULT, "openblas_set_num_threads"));
-    if (!get || !set) return;
-    static const int most = get();  // as the user's environment says
-    static std::atomic<int> now{most};
-    count = std::min(count, most);
-    if (now.exchange(count) != count) set(count);
-}
-
 // Calls f(k) for each matrix of a batch: on several threads if they are small, one after the other if the library may use threads itself.
 template <class F>
 void for_matrices(int64_t count, int64_t size, const F& f) {
     constexpr int64_t threads_from = 512;  // measured: on smaller ones they cost more than they save
-    set_library_threads(size >= threads_from && !detail::in_part() ? num_threads() : 1);
+    openblas::set_threads(size >= threads_from && !detail::in_part() ? num_threads() : 1);
     if (size > 96 || count < 2) {
         for (int64_t k = 0; k < count; ++k) f(k);
         return;

@@ -1,9 +1,12 @@
 // Linear algebra: batches, layouts, errors, forms that the op table's samples leave out. Values and gradients: the table's test,
 // against PyTorch.
 #include <cmath>
+#include <cstdlib>
 #include <limits>
+#include <string_view>
 
 #include "../fails.h"
+#include "tapir/ops/linalg/openblas_impl.h"
 #include "tapir/tapir.h"
 
 using namespace tapir;
@@ -15,6 +18,14 @@ const double inf = std::numeric_limits<double>::infinity();
 
 #define NEEDS_LAPACK \
     if (!linalg::is_available()) return
+
+TEST_CASE("OpenBLAS has kernels for this processor, also where it is older") {
+    const char* const kernels = openblas::kernels();
+#ifdef __x86_64__
+    if (!kernels || std::getenv("OPENBLAS_CORETYPE") || !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return;
+    CHECK(kernels != std::string_view("Prescott"));
+#endif
+}
 
 TEST_CASE("factors multiply to what was factored") {
     NEEDS_LAPACK;
