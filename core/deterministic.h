@@ -6,7 +6,8 @@
 // gradients then use only deterministic algorithms of cuDNN; scatter_reduce of "prod" throws DeviceError for floats. Same as PyTorch's
 // torch.use_deterministic_algorithms.
 //
-// With this setting, ops in batch() also give the same values as one by one: see ops/batch/README.md.
+// With this setting, ops in batch() also give the same values as one by one: see ops/batch/README.md. Convolutions on the CPU are direct sums: see
+// ops/convolution/convolution.h.
 #pragma once
 
 namespace tapir {

@@ -92,7 +92,11 @@ Tensor on_cpu(ConvPart part, const Convolution& c, const Tensor& a, const Tensor
     if (dtype == float32 || dtype == bfloat16) {
         const Tensor first = channels_last(a, loc), second = part == ConvPart::weight ? channels_last(b, loc) : b.contiguous(loc);
         const Tensor out = make_in_layout(shape_of(part, c), dtype, cpu, /*channels_last=*/part != ConvPart::weight, loc);
-        if (convolve_by_onednn(part, c, first, second, bias.defined() ? bias.contiguous(loc) : bias, out)) return out;
+        const Tensor added = bias.defined() ? bias.contiguous(loc) : bias;
+#ifndef TAPIR_RUNTIME
+        if (convolve_by_winograd(part, c, first, second, added, out)) return out;
+#endif
+        if (convolve_by_onednn(part, c, first, second, added, out)) return out;
     }
     if (const DType compute = computed_in(dtype); compute != dtype) {
         const auto wide = [&](const Tensor& t) { return t.defined() ? t.to(compute, loc) : t; };

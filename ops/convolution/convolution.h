@@ -9,6 +9,10 @@
 // One number stands for all spatial dimensions; a list has one for each. On the CPU results have their channels last in
 // memory, which the next layer reads as it is; on CUDA they have if x has. Shapes and values do not show it.
 //
+// On the CPU, convolutions of 3 x 3 in float32 with 32 channels or more may multiply less (Lavin and Gray 2016), as on GPUs. Errors are then relative to
+// the largest element within three places, also where a result does not depend on that element. With set_deterministic (core/deterministic.h) results
+// are direct sums.
+//
 // On CUDA, set_float32_matmul_precision (ops/matmul.h) applies to convolutions, too: float32 uses TF32 if it allows that.
 #pragma once
 

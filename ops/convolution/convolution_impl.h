@@ -10,7 +10,7 @@
 
 namespace tapir {
 
-/// The sizes of y = conv(x, w), and how the kernel moves; dimensions from `dims` on are 1.
+/// The sizes of y = conv(x, w), and how the kernel moves, in the last `dims` of three dimensions; those before are 1.
 struct Convolution {
     std::int64_t dims = 0;
     std::int64_t batch = 0, in_channels = 0, out_channels = 0, groups = 1;
@@ -55,16 +55,21 @@ Shape shape_of(ConvPart part, const Convolution& conv);
 
 ResultTypes types_of(ConvPart part, const TypeCall& t);
 
-/// The weight of one convolution in a graph, as the kernel wants it, kept from run to run until somebody writes to the weight.
-/// Several threads may use it.
 class KeptWeight;
 std::shared_ptr<KeptWeight> make_kept_weight();
+
+/// The number of threads that pay for themselves.
+int threads_for(const Convolution& c);
 
 /// out = the part, from a and b in the order above. x, y and g have their channels last in memory, w is contiguous; float32 or
 /// bfloat16. bias: for `output`, of the same dtype. kept: of b, or null. Returns false, without work done, if oneDNN is not built in or
 /// does not take it.
 bool convolve_by_onednn(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
                         KeptWeight* kept = nullptr);
+
+/// The same for `output` and `input` in float32, by an algorithm with fewer multiplications, where it is faster, and where the numbers are finite.
+bool convolve_by_winograd(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
+                          KeptWeight* kept = nullptr);
 
 /// Computes the part by matrix products, for contiguous tensors of float32 or float64; without bias.
 void convolve_by_products(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& out);

@@ -15,6 +15,7 @@
 
 #include "tapir/core/hash_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/ops/convolution/kept_weight_impl.h"
 #include "tapir/ops/linear/matmul_impl.h"
 #include "tapir/ops/onednn_impl.h"
 #include "tapir/ops/parallel_impl.h"
@@ -239,41 +240,6 @@ std::shared_ptr<Kept> primitive_for(const Key& key) {
 // Allocates from the caching allocator; the memory lives as long as the tensor.
 Tensor room_for(const memory::desc& desc) { return detail::make_empty({static_cast<int64_t>(desc.get_size())}, uint8, cpu, Loc{}); }
 
-}  // namespace
-
-class KeptWeight {
- public:
-    // The elements of this weight in a layout; undefined if they are not kept, or if the weight was written to since.
-    Tensor find(const Tensor& weight, std::uint32_t version, const memory::desc& layout) {
-        if (may_change_unseen(weight)) return {};
-        const std::lock_guard lock(mutex_);
-        return weight.is_same(weight_) && version == version_ && layout == layout_ ? elements_ : Tensor();
-    }
-    void keep(const Tensor& weight, std::uint32_t version, const memory::desc& layout, const Tensor& elements) {
-        if (may_change_unseen(weight)) return;
-        const std::lock_guard lock(mutex_);
-        weight_ = weight;
-        version_ = version;
-        layout_ = layout;
-        elements_ = elements;
-    }
-
- private:
-    // Without a new version.
-    static bool may_change_unseen(const Tensor& weight) noexcept {
-        const Storage& storage = *weight.impl()->storage;
-        return __atomic_load_n(&storage.is_exposed, __ATOMIC_RELAXED) || storage.is_unchecked;
-    }
-
-    std::mutex mutex_;
-    Tensor weight_, elements_;  // the weight is held: no other can take its address
-    std::uint32_t version_ = 0;
-    memory::desc layout_;
-};
-std::shared_ptr<KeptWeight> make_kept_weight() { return std::make_shared<KeptWeight>(); }
-
-namespace {
-
 bool convolve(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out, int threads,
               KeptWeight* kept_weight) {
     const bool is_bfloat16 = out.dtype() == bfloat16;
@@ -326,12 +292,6 @@ bool convolve(ConvPart part, const Convolution& conv, const Tensor& a, const Ten
     }
     stream.wait();
     return true;
-}
-
-int threads_for(const Convolution& c) {
-    constexpr int64_t least_work = 2'000'000;  // multiplications of a thread
-    const int64_t work = c.batch * c.out_volume() * c.kernel_volume() * c.out_channels * c.group_in();
-    return detail::in_part() ? 1 : static_cast<int>(std::clamp<int64_t>(work / least_work, 1, num_threads()));
 }
 
 // Not recorded.
@@ -405,7 +365,6 @@ bool convolve_by_onednn(ConvPart part, const Convolution& conv, const Tensor& a,
     }
 }
 #else
-std::shared_ptr<KeptWeight> make_kept_weight() { return nullptr; }
 bool convolve_by_onednn(ConvPart, const Convolution&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, KeptWeight*) { return false; }
 #endif
 

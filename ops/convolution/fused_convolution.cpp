@@ -22,8 +22,8 @@ struct FusedConvCall {
     std::shared_ptr<KeptWeight> kept;  // null: each run lays the weight out anew
 };
 
-// Returns an undefined tensor if oneDNN does not take it.
-Tensor by_onednn(const FormCall& x, const FusedConvCall& a) {
+// Returns an undefined tensor if no algorithm for images with their channels last takes it.
+Tensor channels_last_result(const FormCall& x, const FusedConvCall& a) {
     const auto is_plain = [](const Tensor& t) { return t.dtype() == float32 && t.device() == cpu && t.numel() > 0; };
     for (int i = 0; i < x.count; ++i) {
         if (!is_plain(x[i])) return {};
@@ -34,7 +34,9 @@ Tensor by_onednn(const FormCall& x, const FusedConvCall& a) {
     const detail::FlopsOf flops(c.flops());
     const Tensor out = make_in_layout(shape_of(ConvPart::output, c), float32, cpu, /*channels_last=*/true, loc);
     const Tensor bias = x.count > 2 ? x[2].contiguous(loc) : Tensor();
-    const bool is_done = convolve_by_onednn(ConvPart::output, c, channels_last(x[0], loc), x[1].contiguous(loc), bias, out, a.kept.get());
+    const Tensor image = channels_last(x[0], loc), weight = x[1].contiguous(loc);
+    const bool is_done = convolve_by_winograd(ConvPart::output, c, image, weight, bias, out, a.kept.get()) ||
+        convolve_by_onednn(ConvPart::output, c, image, weight, bias, out, a.kept.get());
     return is_done ? out : Tensor();
 }
 
@@ -42,7 +44,7 @@ Tensor fused_convolution_of(const FormCall& x, const FusedConvCall& a) {
     const detail::PauseRecording pause;
     const detail::UnrecordedParts parts;
     const FormCall call{x.inputs, x.count - a.has_addend, &a.conv};
-    Tensor y = by_onednn(call, a);
+    Tensor y = channels_last_result(call, a);
     if (!y.defined()) y = convolution_of(call, a.conv);
     if (a.has_addend) y.add_(x[call.count]);
     if (a.ending != Ending::none) elementwise::unary_(row_of(kEndings[static_cast<int>(a.ending) - 1]), y, nullptr, Loc::current());

@@ -25,6 +25,8 @@ struct FusedJoinCall {
     bool has_weight = false, has_bias = false;
 };
 
+const float* floats(const Tensor& t) { return static_cast<const float*>(t.raw_data()); }
+
 // The operands behind the pieces.
 struct Normalization {
     Tensor mean, var, weight, bias;
@@ -49,7 +51,7 @@ Tensor by_kernel(const FormCall& x, const FusedJoinCall& a, const Normalization&
         Shape as_this = shape;
         as_this.raw(1) = t.size(1);
         if (t.shape() != as_this) return {};
-        parts.push_back({static_cast<const float*>(t.raw_data()), t.size(1)});
+        parts.push_back({floats(t), t.size(1)});
         channels += t.size(1);
     }
     for (const Tensor* t : {&norm.mean, &norm.var, &norm.weight, &norm.bias}) {
@@ -67,10 +69,10 @@ Tensor by_kernel(const FormCall& x, const FusedJoinCall& a, const Normalization&
                      bias = norm.bias.defined() ? norm.bias.contiguous(loc) : Tensor();
         slope.resize(static_cast<std::size_t>(channels)), start.resize(slope.size());
         for (std::size_t c = 0; c < slope.size(); ++c) {
-            slope[c] = rstd.data<float>()[c] * (weight.defined() ? weight.data<float>()[c] : 1);
-            start[c] = bias.defined() ? bias.data<float>()[c] : 0;
+            slope[c] = floats(rstd)[c] * (weight.defined() ? floats(weight)[c] : 1);
+            start[c] = bias.defined() ? floats(bias)[c] : 0;
         }
-        args.shift = mean.data<float>(), args.a = slope.data(), args.b = start.data();
+        args.shift = floats(mean), args.a = slope.data(), args.b = start.data();
     }
     parallel_items(y.numel() / channels, 32 * 1024 / channels + 1,
                    [&](std::int64_t begin, std::int64_t end) { kernels::joined_channels(args, begin, end); });

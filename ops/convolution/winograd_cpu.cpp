@@ -1,0 +1,108 @@
+#include "tapir/ops/convolution/winograd_kernels.h"
+
+#include "tapir/ops/cpu/vector_impl.h"
+
+namespace tapir::kernels {
+namespace TAPIR_ISA {
+namespace {
+
+// One dimension of B^T d, of G g and of A^T m.
+#define TAPIR_WINOGRAD_INPUT(r, d0, d1, d2, d3) const float r##0 = d0 - d2, r##1 = d1 + d2, r##2 = d2 - d1, r##3 = d1 - d3
+#define TAPIR_WINOGRAD_WEIGHT(r, g0, g1, g2) const float r##0 = g0, r##1 = 0.5F * (g0 + g1 + g2), r##2 = 0.5F * (g0 - g1 + g2), r##3 = g2
+#define TAPIR_WINOGRAD_OUTPUT(r, m0, m1, m2, m3) const float r##0 = m0 + m1 + m2, r##1 = m1 - m2 - m3
+
+}  // namespace
+
+bool winograd_weight(const WinogradWeight& w, i64 begin, i64 end) {
+    const float* g[9];
+    for (int k = 0; k < 9; ++k) g[k] = w.g + (w.flipped ? 8 - k : k) * w.count;
+    float* const u = w.u;
+    const i64 plane = w.plane;
+    float strange = 0;  // 0, or nan
+#pragma omp simd reduction(+ : strange)
+    for (i64 i = begin; i < end; ++i) {
+        TAPIR_WINOGRAD_WEIGHT(a, g[0][i], g[3][i], g[6][i]);
+        TAPIR_WINOGRAD_WEIGHT(b, g[1][i], g[4][i], g[7][i]);
+        TAPIR_WINOGRAD_WEIGHT(c, g[2][i], g[5][i], g[8][i]);
+        TAPIR_WINOGRAD_WEIGHT(p, a0, b0, c0);
+        TAPIR_WINOGRAD_WEIGHT(q, a1, b1, c1);
+        TAPIR_WINOGRAD_WEIGHT(r, a2, b2, c2);
+        TAPIR_WINOGRAD_WEIGHT(s, a3, b3, c3);
+        u[i] = p0, u[plane + i] = p1, u[2 * plane + i] = p2, u[3 * plane + i] = p3;
+        u[4 * plane + i] = q0, u[5 * plane + i] = q1, u[6 * plane + i] = q2, u[7 * plane + i] = q3;
+        u[8 * plane + i] = r0, u[9 * plane + i] = r1, u[10 * plane + i] = r2, u[11 * plane + i] = r3;
+        u[12 * plane + i] = s0, u[13 * plane + i] = s1, u[14 * plane + i] = s2, u[15 * plane + i] = s3;
+        strange += 0 * (p1 + p2 + q1 + q2 + r1 + r2 + s1 + s2 + p0 + p3 + s0 + s3);
+    }
+    return strange == 0;
+}
+
+bool winograd_input(const WinogradInput& w, i64 begin, i64 count) {
+    const WinogradImages& images = w.images;
+    const i64 channels = images.channels, plane = w.plane;
+    float strange = 0;
+    for (i64 t = 0; t < count; ++t) {
+        const i64 tile = begin + t, image = tile / (images.down * images.across);
+        const i64 top = tile / images.across % images.down * 2 - w.before[0], left = tile % images.across * 2 - w.before[1];
+        const float* d[16];
+        for (int k = 0; k < 16; ++k) {
+            const i64 y = top + k / 4, x = left + k % 4;
+            const bool is_inside = y >= 0 && y < images.height && x >= 0 && x < images.width;
+            d[k] = is_inside ? w.x + ((image * images.height + y) * images.width + x) * channels : w.zeros;
+        }
+        float* const v = w.v + t * channels;
+#pragma omp simd reduction(+ : strange)
+        for (i64 i = 0; i < channels; ++i) {
+            TAPIR_WINOGRAD_INPUT(a, d[0][i], d[4][i], d[8][i], d[12][i]);
+            TAPIR_WINOGRAD_INPUT(b, d[1][i], d[5][i], d[9][i], d[13][i]);
+            TAPIR_WINOGRAD_INPUT(c, d[2][i], d[6][i], d[10][i], d[14][i]);
+            TAPIR_WINOGRAD_INPUT(e, d[3][i], d[7][i], d[11][i], d[15][i]);
+            TAPIR_WINOGRAD_INPUT(p, a0, b0, c0, e0);
+            TAPIR_WINOGRAD_INPUT(q, a1, b1, c1, e1);
+            TAPIR_WINOGRAD_INPUT(r, a2, b2, c2, e2);
+            TAPIR_WINOGRAD_INPUT(s, a3, b3, c3, e3);
+            v[i] = p0, v[plane + i] = p1, v[2 * plane + i] = p2, v[3 * plane + i] = p3;
+            v[4 * plane + i] = q0, v[5 * plane + i] = q1, v[6 * plane + i] = q2, v[7 * plane + i] = q3;
+            v[8 * plane + i] = r0, v[9 * plane + i] = r1, v[10 * plane + i] = r2, v[11 * plane + i] = r3;
+            v[12 * plane + i] = s0, v[13 * plane + i] = s1, v[14 * plane + i] = s2, v[15 * plane + i] = s3;
+            strange += 0 * ((p0 + p1 + p2 + p3) + (q0 + q1 + q2 + q3) + (r0 + r1 + r2 + r3) + (s0 + s1 + s2 + s3));
+        }
+    }
+    return strange == 0;
+}
+
+bool winograd_output(const WinogradOutput& w, i64 begin, i64 count) {
+    const WinogradImages& images = w.images;
+    const i64 channels = w.channels, plane = w.plane;
+    float strange = 0;
+    for (i64 t = 0; t < count; ++t) {
+        const i64 tile = begin + t, image = tile / (images.down * images.across);
+        const i64 top = tile / images.across % images.down * 2, left = tile % images.across * 2;
+        // A result outside of the image is written where the tile's first one is, before that.
+        float* const first = w.y + ((image * images.height + top) * images.width + left) * images.channels + w.first;
+        float* const right = left + 1 < images.width ? first + images.channels : first;
+        float* const below = top + 1 < images.height ? first + images.width * images.channels : first;
+        float* const last = right != first && below != first ? below + images.channels : first;
+        const float* const m = w.m + t * channels;
+        const float* const bias = w.bias ? w.bias + w.first : nullptr;
+#pragma omp simd reduction(+ : strange)
+        for (i64 i = 0; i < channels; ++i) {
+            TAPIR_WINOGRAD_OUTPUT(a, m[i], m[4 * plane + i], m[8 * plane + i], m[12 * plane + i]);
+            TAPIR_WINOGRAD_OUTPUT(b, m[plane + i], m[5 * plane + i], m[9 * plane + i], m[13 * plane + i]);
+            TAPIR_WINOGRAD_OUTPUT(c, m[2 * plane + i], m[6 * plane + i], m[10 * plane + i], m[14 * plane + i]);
+            TAPIR_WINOGRAD_OUTPUT(e, m[3 * plane + i], m[7 * plane + i], m[11 * plane + i], m[15 * plane + i]);
+            TAPIR_WINOGRAD_OUTPUT(p, a0, b0, c0, e0);
+            TAPIR_WINOGRAD_OUTPUT(q, a1, b1, c1, e1);
+            const float add = bias ? bias[i] : 0;
+            last[i] = q1 + add;
+            below[i] = q0 + add;
+            right[i] = p1 + add;
+            first[i] = p0 + add;
+            strange += 0 * ((p0 + p1) + (q0 + q1));
+        }
+    }
+    return strange == 0;
+}
+
+}  // namespace TAPIR_ISA
+}  // namespace tapir::kernels
