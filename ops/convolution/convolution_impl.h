@@ -67,9 +67,10 @@ int threads_for(const Convolution& c);
 bool convolve_by_onednn(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
                         KeptWeight* kept = nullptr);
 
-/// The same for `output` and `input` in float32, by an algorithm with fewer multiplications, where it is faster, and where the numbers are finite.
+/// The same in float32, by an algorithm with fewer multiplications, where it is faster, and where the numbers are finite. addend: added to the output,
+/// laid out as that is. has_relu: then comes relu.
 bool convolve_by_winograd(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out,
-                          KeptWeight* kept = nullptr);
+                          KeptWeight* kept = nullptr, const Tensor& addend = {}, bool has_relu = false);
 
 /// Computes the part by matrix products, for contiguous tensors of float32 or float64; without bias.
 void convolve_by_products(ConvPart part, const Convolution& conv, const Tensor& a, const Tensor& b, const Tensor& out);

@@ -22,8 +22,14 @@ struct FusedConvCall {
     std::shared_ptr<KeptWeight> kept;  // null: each run lays the weight out anew
 };
 
+// Adds, and applies what ends the convolution, in place.
+void finish(Tensor& y, const Tensor* addend, Ending ending) {
+    if (addend) y.add_(*addend);
+    if (ending != Ending::none) elementwise::unary_(row_of(kEndings[static_cast<int>(ending) - 1]), y, nullptr, Loc::current());
+}
+
 // Returns an undefined tensor if no algorithm for images with their channels last takes it.
-Tensor channels_last_result(const FormCall& x, const FusedConvCall& a) {
+Tensor channels_last_result(const FormCall& x, const FusedConvCall& a, const Tensor* addend) {
     const auto is_plain = [](const Tensor& t) { return t.dtype() == float32 && t.device() == cpu && t.numel() > 0; };
     for (int i = 0; i < x.count; ++i) {
         if (!is_plain(x[i])) return {};
@@ -32,22 +38,30 @@ Tensor channels_last_result(const FormCall& x, const FusedConvCall& a) {
     const Loc loc = Loc::current();
     const Convolution c = sizes_of(x, a.conv);
     const detail::FlopsOf flops(c.flops());
-    const Tensor out = make_in_layout(shape_of(ConvPart::output, c), float32, cpu, /*channels_last=*/true, loc);
+    Tensor out = make_in_layout(shape_of(ConvPart::output, c), float32, cpu, /*channels_last=*/true, loc);
     const Tensor bias = x.count > 2 ? x[2].contiguous(loc) : Tensor();
     const Tensor image = channels_last(x[0], loc), weight = x[1].contiguous(loc);
-    const bool is_done = convolve_by_winograd(ConvPart::output, c, image, weight, bias, out, a.kept.get()) ||
-        convolve_by_onednn(ConvPart::output, c, image, weight, bias, out, a.kept.get());
-    return is_done ? out : Tensor();
+    const bool is_joined = !addend || (is_plain(*addend) && addend->shape() == out.shape() && detail::is_channels_last(addend->impl()));
+    const bool has_relu = a.ending != Ending::none && kEndings[static_cast<int>(a.ending) - 1] == Elementwise::relu;
+    const Tensor joined = addend && is_joined ? *addend : Tensor();
+    if (convolve_by_winograd(ConvPart::output, c, image, weight, bias, out, a.kept.get(), joined, is_joined && has_relu)) {
+        finish(out, is_joined ? nullptr : addend, is_joined && has_relu ? Ending::none : a.ending);
+        return out;
+    }
+    if (!convolve_by_onednn(ConvPart::output, c, image, weight, bias, out, a.kept.get())) return {};
+    finish(out, addend, a.ending);
+    return out;
 }
 
 Tensor fused_convolution_of(const FormCall& x, const FusedConvCall& a) {
     const detail::PauseRecording pause;
     const detail::UnrecordedParts parts;
     const FormCall call{x.inputs, x.count - a.has_addend, &a.conv};
-    Tensor y = channels_last_result(call, a);
-    if (!y.defined()) y = convolution_of(call, a.conv);
-    if (a.has_addend) y.add_(x[call.count]);
-    if (a.ending != Ending::none) elementwise::unary_(row_of(kEndings[static_cast<int>(a.ending) - 1]), y, nullptr, Loc::current());
+    const Tensor* const addend = a.has_addend ? &x[call.count] : nullptr;
+    Tensor y = channels_last_result(call, a, addend);
+    if (y.defined()) return y;
+    y = convolution_of(call, a.conv);
+    finish(y, addend, a.ending);
     return y;
 }
 

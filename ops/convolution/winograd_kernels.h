@@ -31,15 +31,31 @@ struct WinogradInput {
     float* v;
     std::int64_t plane;
 };
-/// Writes A^T m A + bias for tiles [begin, begin + count) to `channels` of the images' channels, from channel `first` on. Returns false if a number is
-/// not finite.
+/// Writes A^T m A + bias + addend, or relu of that, for tiles [begin, begin + count) to `channels` of the images' channels, from channel `first` on.
+/// Returns false if a number is not finite.
 struct WinogradOutput {
     WinogradImages images;
     std::int64_t first, channels;
     const float* m;
     std::int64_t plane;
-    const float* bias;  // of all channels; null for none
+    const float* bias;    // of all channels; null for none
+    const float* addend;  // images as y; null for none
+    bool has_relu;
     float* y;
+};
+/// For the gradient of the weight. Writes A d A^T for tiles [begin, begin + count) of the gradient d. Returns false if a number is not finite.
+struct WinogradGradient {
+    WinogradImages images;
+    const float* d;
+    float* v;
+    std::int64_t plane;
+};
+/// Writes G^T m G: nine planes of `count` elements each. Returns false if a number is not finite.
+struct WinogradWeightGradient {
+    const float* m;
+    std::int64_t plane;
+    std::int64_t count;
+    float* g;
 };
 
 }  // namespace tapir::kernels
@@ -47,3 +63,5 @@ struct WinogradOutput {
 TAPIR_CPU_KERNEL(winograd_weight, bool(const tapir::kernels::WinogradWeight& args, std::int64_t begin, std::int64_t end))
 TAPIR_CPU_KERNEL(winograd_input, bool(const tapir::kernels::WinogradInput& args, std::int64_t begin, std::int64_t count))
 TAPIR_CPU_KERNEL(winograd_output, bool(const tapir::kernels::WinogradOutput& args, std::int64_t begin, std::int64_t count))
+TAPIR_CPU_KERNEL(winograd_gradient, bool(const tapir::kernels::WinogradGradient& args, std::int64_t begin, std::int64_t count))
+TAPIR_CPU_KERNEL(winograd_weight_gradient, bool(const tapir::kernels::WinogradWeightGradient& args, std::int64_t begin, std::int64_t end))
