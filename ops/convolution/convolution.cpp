@@ -25,6 +25,7 @@
 #include "tapir/ops/make/copy.h"
 #include "tapir/ops/normalization/channels_impl.h"
 #include "tapir/ops/on_stream_impl.h"
+#include "tapir/ops/parallel_impl.h"
 #include "tapir/ops/reduce/extreme.h"
 #include "tapir/ops/reduce/reduce.h"
 #include "tapir/ops/view/view.h"
@@ -72,6 +73,12 @@ Tensor weight_of(const Tensor& x, const Tensor& g, const ConvCall& call);
 TAPIR_OP(conv_weight, conv_weight_rule, "The gradient of a convolution with respect to its weight.",
          TAPIR_SAMPLE_AS("f(2,3,4,5) f(2,4,2,3)", "torch.nn.grad.conv2d_weight(x[0], (4, 3, 3, 3), x[1])",
                          weight_of(x[0], x[1], {.kernel_size = 3})));
+
+int threads_for(const Convolution& c) {
+    constexpr int64_t least_work = 2'000'000;  // multiplications of a thread
+    const int64_t work = c.batch * c.out_volume() * c.kernel_volume() * c.out_channels * c.group_in();
+    return detail::in_part() ? 1 : static_cast<int>(std::clamp<int64_t>(work / least_work, 1, num_threads()));
+}
 
 namespace {
 

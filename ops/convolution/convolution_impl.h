@@ -56,7 +56,6 @@ Shape shape_of(ConvPart part, const Convolution& conv);
 ResultTypes types_of(ConvPart part, const TypeCall& t);
 
 class KeptWeight;
-std::shared_ptr<KeptWeight> make_kept_weight();
 
 /// The number of threads that pay for themselves.
 int threads_for(const Convolution& c);

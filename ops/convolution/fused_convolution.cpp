@@ -5,6 +5,7 @@
 #include "tapir/core/make_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/convolution/convolution_impl.h"
+#include "tapir/ops/convolution/kept_weight_impl.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
 #include "tapir/ops/normalization/channels_impl.h"
 
@@ -89,7 +90,7 @@ Attributes fused_convolution(const Attributes& of, bool has_addend, int ending, 
     FusedConvCall call;
     call.has_addend = has_addend;
     call.ending = static_cast<Ending>(ending);
-    if (keeps_weight) call.kept = make_kept_weight();
+    if (keeps_weight) call.kept = std::make_shared<KeptWeight>();
     Attributes result(fused_convolution_form, &call);
     for (const auto& [name, value] : of.all()) result.set(name, value);
     return result;

@@ -22,14 +22,6 @@ namespace tapir {
 
 using std::int64_t;
 
-std::shared_ptr<KeptWeight> make_kept_weight() { return std::make_shared<KeptWeight>(); }
-
-int threads_for(const Convolution& c) {
-    constexpr int64_t least_work = 2'000'000;  // multiplications of a thread
-    const int64_t work = c.batch * c.out_volume() * c.kernel_volume() * c.out_channels * c.group_in();
-    return detail::in_part() ? 1 : static_cast<int>(std::clamp<int64_t>(work / least_work, 1, num_threads()));
-}
-
 namespace {
 
 constexpr int64_t kProducts = 16, kTilesAtOnce = 64, kChannelsAtOnce = 256;  // what they need stays in a cache of 2 MB

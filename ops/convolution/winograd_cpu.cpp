@@ -14,6 +14,13 @@ namespace {
 #define TAPIR_WINOGRAD_WEIGHT_GRADIENT(r, m0, m1, m2, m3) \
     const float r##0 = m0 + 0.5F * (m1 + m2), r##1 = 0.5F * (m1 - m2), r##2 = 0.5F * (m1 + m2) + m3
 
+// Writes the rows p, q, r, s of a tile's 16 numbers to their planes.
+#define TAPIR_WINOGRAD_STORE(to)                                                                      \
+    to[i] = p0, to[plane + i] = p1, to[2 * plane + i] = p2, to[3 * plane + i] = p3;                   \
+    to[4 * plane + i] = q0, to[5 * plane + i] = q1, to[6 * plane + i] = q2, to[7 * plane + i] = q3;   \
+    to[8 * plane + i] = r0, to[9 * plane + i] = r1, to[10 * plane + i] = r2, to[11 * plane + i] = r3; \
+    to[12 * plane + i] = s0, to[13 * plane + i] = s1, to[14 * plane + i] = s2, to[15 * plane + i] = s3
+
 // Where the results of a tile lie. Those outside of the image are where the tile's first one is.
 template <class T>
 struct Places {
@@ -78,10 +85,7 @@ bool winograd_weight(const WinogradWeight& w, i64 begin, i64 end) {
         TAPIR_WINOGRAD_WEIGHT(q, a1, b1, c1);
         TAPIR_WINOGRAD_WEIGHT(r, a2, b2, c2);
         TAPIR_WINOGRAD_WEIGHT(s, a3, b3, c3);
-        u[i] = p0, u[plane + i] = p1, u[2 * plane + i] = p2, u[3 * plane + i] = p3;
-        u[4 * plane + i] = q0, u[5 * plane + i] = q1, u[6 * plane + i] = q2, u[7 * plane + i] = q3;
-        u[8 * plane + i] = r0, u[9 * plane + i] = r1, u[10 * plane + i] = r2, u[11 * plane + i] = r3;
-        u[12 * plane + i] = s0, u[13 * plane + i] = s1, u[14 * plane + i] = s2, u[15 * plane + i] = s3;
+        TAPIR_WINOGRAD_STORE(u);
         strange += 0 * (p1 + p2 + q1 + q2 + r1 + r2 + s1 + s2 + p0 + p3 + s0 + s3);
     }
     return strange == 0;
@@ -111,10 +115,7 @@ bool winograd_input(const WinogradInput& w, i64 begin, i64 count) {
             TAPIR_WINOGRAD_INPUT(q, a1, b1, c1, e1);
             TAPIR_WINOGRAD_INPUT(r, a2, b2, c2, e2);
             TAPIR_WINOGRAD_INPUT(s, a3, b3, c3, e3);
-            v[i] = p0, v[plane + i] = p1, v[2 * plane + i] = p2, v[3 * plane + i] = p3;
-            v[4 * plane + i] = q0, v[5 * plane + i] = q1, v[6 * plane + i] = q2, v[7 * plane + i] = q3;
-            v[8 * plane + i] = r0, v[9 * plane + i] = r1, v[10 * plane + i] = r2, v[11 * plane + i] = r3;
-            v[12 * plane + i] = s0, v[13 * plane + i] = s1, v[14 * plane + i] = s2, v[15 * plane + i] = s3;
+            TAPIR_WINOGRAD_STORE(v);
             strange += 0 * ((p0 + p1 + p2 + p3) + (q0 + q1 + q2 + q3) + (r0 + r1 + r2 + r3) + (s0 + s1 + s2 + s3));
         }
     }
@@ -142,10 +143,7 @@ bool winograd_gradient(const WinogradGradient& w, i64 begin, i64 count) {
             TAPIR_WINOGRAD_GRADIENT(q, a1, b1);
             TAPIR_WINOGRAD_GRADIENT(r, a2, b2);
             TAPIR_WINOGRAD_GRADIENT(s, a3, b3);
-            v[i] = p0, v[plane + i] = p1, v[2 * plane + i] = p2, v[3 * plane + i] = p3;
-            v[4 * plane + i] = q0, v[5 * plane + i] = q1, v[6 * plane + i] = q2, v[7 * plane + i] = q3;
-            v[8 * plane + i] = r0, v[9 * plane + i] = r1, v[10 * plane + i] = r2, v[11 * plane + i] = r3;
-            v[12 * plane + i] = s0, v[13 * plane + i] = s1, v[14 * plane + i] = s2, v[15 * plane + i] = s3;
+            TAPIR_WINOGRAD_STORE(v);
             strange += 0 * ((p1 + p2) + (q1 + q2) + (r1 + r2) + (s1 + s2));
         }
     }

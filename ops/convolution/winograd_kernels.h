@@ -9,8 +9,8 @@
 
 namespace tapir::kernels {
 
-/// g: planes of a 3 x 3 kernel, each `count` elements, the first one last if it is `flipped`. Writes G g G^T for elements [begin, end) of the planes. Returns false if a number
-/// is not finite.
+/// g: planes of a 3 x 3 kernel, each `count` elements, the first one last if it is `flipped`. Writes G g G^T for elements [begin, end) of the
+/// planes. Returns false if a number is not finite.
 struct WinogradWeight {
     const float* g;
     std::int64_t count;

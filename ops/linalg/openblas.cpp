@@ -23,9 +23,10 @@ struct ChooseAgain {
     ChooseAgain() {
 #ifdef __x86_64__
         constexpr const char* variable = "OPENBLAS_CORETYPE";
-        const auto choose = find<void()>("gotoblas_dynamic_init"), forget = find<void()>("gotoblas_dynamic_quit");
         const char* const now = kernels();
-        if (!now || now != std::string_view("Prescott") || !choose || !forget || std::getenv(variable)) return;
+        if (!now || now != std::string_view("Prescott") || std::getenv(variable)) return;
+        const auto choose = find<void()>("gotoblas_dynamic_init"), forget = find<void()>("gotoblas_dynamic_quit");
+        if (!choose || !forget) return;
         __builtin_cpu_init();
         if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return;
         ::setenv(variable, "Haswell", 1);

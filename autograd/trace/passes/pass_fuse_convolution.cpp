@@ -18,9 +18,6 @@ bool can_join(const Node& node) {
     return is_plain(*node.results[0]) && std::all_of(node.inputs.begin(), node.inputs.end(), [](const Value* x) { return is_plain(*x); });
 }
 
-// The node that alone takes the value; null: there are several, or the graph hands the value out.
-Node* only_user(const Graph& graph, const Value* value) { return rewrite::has_one_use(graph, value) ? value->uses[0].node : nullptr; }
-
 // The other operand of an addition to y, if it has y's shape; else null.
 Value* addend_of(const Node& node, const Value* y) {
     if (!node.is(add_form) || node.inputs.size() != 2) return nullptr;
@@ -40,7 +37,7 @@ int fuse_convolutions(Graph& graph, const std::function<bool(const Graph::Node&)
         Value* y = node->results[0];
         bool has_addend = false;
         int ending = 0;
-        if (Node* next = only_user(graph, y); next && taken.count(next) == 0) {
+        if (Node* next = rewrite::only_user(graph, y); next && taken.count(next) == 0) {
             if (Value* addend = addend_of(*next, y)) {
                 has_addend = true;
                 inputs.push_back(addend);
@@ -48,7 +45,7 @@ int fuse_convolutions(Graph& graph, const std::function<bool(const Graph::Node&)
                 y = next->results[0];
             }
         }
-        if (Node* next = only_user(graph, y); next && taken.count(next) == 0 && ending_of(next->form()) > 0) {
+        if (Node* next = rewrite::only_user(graph, y); next && taken.count(next) == 0 && ending_of(next->form()) > 0) {
             ending = ending_of(next->form());
             nodes.push_back(next);
             y = next->results[0];

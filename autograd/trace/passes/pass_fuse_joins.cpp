@@ -50,9 +50,8 @@ class JoinFuser {
 
  private:
     bool is_free(const Node& node) const { return taken_.count(&node) == 0 && (!takes_ || takes_(node)); }
-    // The node of this op that alone takes the value, or null.
     Node* only_user(const Value* value) const {
-        Node* const user = rewrite::has_one_use(graph_, value) ? value->uses[0].node : nullptr;
+        Node* const user = rewrite::only_user(graph_, value);
         return user && is_free(*user) ? user : nullptr;
     }
     Node* relu_behind(const Value* value) const {

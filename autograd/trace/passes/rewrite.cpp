@@ -203,6 +203,8 @@ bool has_one_use(const Graph& graph, const Value* value) {
     return value->uses.size() == 1 && !is_output(graph, value) && std::none_of(graph.guards().begin(), graph.guards().end(), is_guarded);
 }
 
+Node* only_user(const Graph& graph, const Value* value) { return has_one_use(graph, value) ? value->uses[0].node : nullptr; }
+
 bool is_elementwise(const Node& node) {
     const OpForm* form = &node.form();
     return !std::less<>()(form, elementwise_forms) && std::less<>()(form, elementwise_forms + kElementwiseOps) && node.results.size() == 1;

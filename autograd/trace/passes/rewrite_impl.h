@@ -48,6 +48,8 @@ std::optional<Sizes> broadcast(const Sizes& a, const Sizes& b);
 Node* made_by(const Value* value, const OpForm& op);
 /// True if it has exactly one use, an input of one node.
 bool has_one_use(const Graph& graph, const Value* value);
+/// The node that alone takes the value; null: there are several, or the graph hands the value out.
+Node* only_user(const Graph& graph, const Value* value);
 bool is_output(const Graph& graph, const Value* value);
 /// Tells if a node's results share the memory of one of its inputs.
 enum class Sharing { never, maybe, always };

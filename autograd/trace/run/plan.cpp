@@ -100,8 +100,9 @@ Graph prepared(Graph graph, const std::vector<std::string>& outputs, const Loc& 
         if (makes_needed(*node, needed)) nodes.insert(node.get());
     }
     const auto is_needed = [&](const Graph::Node& node) { return nodes.count(&node) > 0; };
-#ifndef TAPIR_RUNTIME              // which has no oneDNN, and so no images with their channels last
-    fuse_joins(graph, is_needed);  // first: it takes relu ops that convolutions would
+#ifndef TAPIR_RUNTIME  // which has no oneDNN, and so no images with their channels last
+    // Joins first: they take relu ops that convolutions would.
+    fuse_joins(graph, is_needed);
     fuse_convolutions(graph, is_needed);
 #endif
     fuse_elementwise(graph, is_needed);
