@@ -12,7 +12,8 @@ extern const OpForm clone_form, copy_form, empty_form, empty_like_form, fill_for
 extern const OpForm cat_form, expand_form, permute_form, pieces_form, reshape_form, select_form, select_scatter_form, slice_form, slice_scatter_form,
     stack_form, transpose_form, windows_form;
 extern const OpForm all_form, amax_form, amin_form, any_form, logsumexp_form, mean_form, prod_form, sum_form;
-extern const OpForm batch_norm_form, conv_transpose_form, convolution_form, linear_form, matmul_form, packed_linear_form;
+extern const OpForm batch_norm_form, conv_transpose_form, convolution_form, linear_form, matmul_form, max_pool_form, max_pool_values_form,
+    packed_linear_form;
 extern const OpForm masked_fill_form, where_form, cond_form, scan_form, while_loop_form, fused_form, fused_reduce_form;
 
 // Of the rows of elementwise.def.

@@ -140,7 +140,7 @@ enum class Run { max, max_backward, avg, avg_backward };
 template <class T>
 void run_on_cpu(Run what, const PoolShape& shape, const Tensor& from, const Tensor& to, std::int32_t* index) {
     const bool is_backward = what == Run::max_backward || what == Run::avg_backward;
-    kernels::Pool<T> args{shape, static_cast<const T*>(from.raw_data()), static_cast<T*>(to.raw_data()), index, {}, {}};
+    kernels::Pool<T> args{shape, static_cast<const T*>(from.raw_data()), static_cast<T*>(to.raw_data()), index, nullptr, {}, {}};
     std::vector<kernels::PoolRange> ranges[3];
     std::vector<double> sizes[3];
     for (int d = 0; d < 3; ++d) {
@@ -156,20 +156,24 @@ void run_on_cpu(Run what, const PoolShape& shape, const Tensor& from, const Tens
         args.sizes[d] = sizes[d].data();
     }
     const int64_t places = shape.batch * (is_backward ? shape.in_volume() : shape.out_volume());
+    const int64_t room = what == Run::max && !index ? 2 * shape.dims[2].in * shape.channels : 0;
     parallel_items(places, 4 * 1024 / shape.channels + 1, [&](int64_t begin, int64_t end) {
+        std::vector<T> columns(static_cast<std::size_t>(room));
+        kernels::Pool<T> own = args;
+        own.columns = columns.data();
         if constexpr (sizeof(T) == 8) {
             switch (what) {
-                case Run::max: return kernels::max_pool_f64(args, begin, end);
-                case Run::max_backward: return kernels::max_pool_backward_f64(args, begin, end);
-                case Run::avg: return kernels::avg_pool_f64(args, begin, end);
-                case Run::avg_backward: return kernels::avg_pool_backward_f64(args, begin, end);
+                case Run::max: return kernels::max_pool_f64(own, begin, end);
+                case Run::max_backward: return kernels::max_pool_backward_f64(own, begin, end);
+                case Run::avg: return kernels::avg_pool_f64(own, begin, end);
+                case Run::avg_backward: return kernels::avg_pool_backward_f64(own, begin, end);
             }
         } else {
             switch (what) {
-                case Run::max: return kernels::max_pool_f32(args, begin, end);
-                case Run::max_backward: return kernels::max_pool_backward_f32(args, begin, end);
-                case Run::avg: return kernels::avg_pool_f32(args, begin, end);
-                case Run::avg_backward: return kernels::avg_pool_backward_f32(args, begin, end);
+                case Run::max: return kernels::max_pool_f32(own, begin, end);
+                case Run::max_backward: return kernels::max_pool_backward_f32(own, begin, end);
+                case Run::avg: return kernels::avg_pool_f32(own, begin, end);
+                case Run::avg_backward: return kernels::avg_pool_backward_f32(own, begin, end);
             }
         }
     });
@@ -185,8 +189,8 @@ void run_on_gpu(Run what, const PoolShape& shape, bool channels_last, const Tens
     }
 }
 
-// Goes from x to y, or back from g. index: written by max, read by max_backward; in the layout of y. Not recorded.
-Tensor run(Run what, const Attrs& attrs, const Tensor& given, Tensor& index, const Loc& loc) {
+// Goes from x to y, or back from g. index: written by max, if it is wanted, read by max_backward; in the layout of y. Not recorded.
+Tensor run(Run what, const Attrs& attrs, const Tensor& given, Tensor& index, const Loc& loc, bool wants_index = true) {
     const detail::UnrecordedPartsOf parts(loc);
     const DType dtype = given.dtype();
     const bool is_backward = what == Run::max_backward || what == Run::avg_backward;
@@ -199,7 +203,7 @@ Tensor run(Run what, const Attrs& attrs, const Tensor& given, Tensor& index, con
     const Tensor from = channels_last_here ? channels_last(wide, loc) : wide.contiguous(loc);
     const auto make = [&](DType of) { return make_in_layout(shape, of, given.device(), channels_last_here, loc); };
     const Tensor to = make(compute);
-    if (what == Run::max) index = make(int32);
+    if (what == Run::max && (wants_index || on_gpu(given))) index = make(int32);
     if (to.numel() == 0) return to.to(dtype, loc);
     if (from.numel() == 0) return gradient_ops::zeros(shape, dtype, given.device());
     if (on_gpu(given)) {
@@ -360,7 +364,8 @@ Tensor batched(int dims, const In& x, const F& pool) {
     return squeeze(pool(In(batch, x.loc)), 0);
 }
 
-ValuesIndices max_of(const Attrs& attrs, const In& x) {
+// The indices are undefined if they are not wanted, and nobody else needs them.
+ValuesIndices max_of(const Attrs& attrs, const In& x, bool wants_index = true) {
     if (detail::in_batch()) [[unlikely]] {
         ValuesIndices made;
         const auto of_group = [&](const detail::Batched& in) {
@@ -370,7 +375,7 @@ ValuesIndices max_of(const Attrs& attrs, const In& x) {
     }
     detail::begin_op("max_pool", x.tensor.impl(), x.loc);
     Tensor index;
-    const Tensor y = run(Run::max, attrs, x.tensor, index, x.loc);
+    const Tensor y = run(Run::max, attrs, x.tensor, index, x.loc, wants_index || detail::thread.observed);
     if (detail::is_watched()) [[unlikely]] {
         record(max_pool_op, x.loc, {&x.tensor}, y, {&index}, attrs, Told{max_pool_op, {&x.tensor}, {&y, &index}}, call_of(attrs));
     } else {
@@ -385,7 +390,7 @@ Tensor max_pool(const char* op, int dims, const In& x, Tensor* indices, const Se
     return batched(dims, x, [&](const In& batch) {
         Attrs attrs = attrs_of(op, dims, batch);
         set_windows(attrs, batch.loc);
-        const ValuesIndices found = max_of(attrs, batch);
+        const ValuesIndices found = max_of(attrs, batch, /*wants_index=*/indices != nullptr);
         if (indices) *indices = x.tensor.dim() == dims + 1 ? squeeze(found.indices, 0) : found.indices;
         return found.values;
     });
@@ -523,6 +528,13 @@ std::vector<Tensor> max_pooled(const In& x, const PoolCall& call) {
     return {found.values, found.indices};
 }
 
+Tensor max_pooled_values(const In& x, const PoolCall& call) {
+    Attrs attrs = called_for("max_pool", x, call);
+    set_called("max_pool", attrs, call, x.loc);
+    const detail::PauseRecording pause;
+    return max_of(attrs, x, /*wants_index=*/false).values;
+}
+
 Tensor avg_pooled(const In& x, const PoolCall& call) {
     Attrs attrs = called_for("avg_pool", x, call);
     set_called("avg_pool", attrs, call, x.loc);
@@ -616,6 +628,8 @@ ValueType unpooled(const ValueType& g, const TypeCall& t, const PoolCall& a, con
 }  // namespace
 
 TAPIR_FORM(max_pool, 1, PoolCall, max_pooled(t, a), max_pooled(x[0], a), max_fields(f, a));
+// max_pool whose indices nobody wants, in a graph that runs: see autograd/trace/passes/pass_pool.cpp.
+TAPIR_FORM(max_pool_values, 1, PoolCall, max_pooled(t, a)[0], max_pooled_values(x[0], a), max_fields(f, a));
 TAPIR_FORM(max_pool_backward, 2, PoolCall, unpooled(alike(t[0], t[1]), t, a, t.sizes("dilation")), max_pool_backward(x[0], x[1], a),
            f("input_size", a.input_size);
            max_fields(f, a));

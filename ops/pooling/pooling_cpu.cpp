@@ -49,8 +49,9 @@ void for_windows_of(const Pool<T>& args, i64 i, i64 j, i64 k, const F& f) {
 // The elements of the window (a, b, c), or the windows that the element (a, b, c) can be in: `first` and the ones `steps` further, as
 // places in a channel.
 struct Box {
-    i64 first = 0, counts[3], steps[3];
+    i64 first = 0, counts[3] = {1, 1, 1}, steps[3] = {1, 1, 1};
 
+    Box() = default;
     template <class T>
     Box(const Pool<T>& args, bool is_of_windows, i64 a, i64 b, i64 c) {
         const PoolRange ranges[3] = {args.ranges[0][a], args.ranges[1][b], args.ranges[2][c]};
@@ -161,6 +162,25 @@ void max_of_window(const Box& box, i64 channels, const T* x, T* y, std::int32_t*
     }
 }
 
+// The largest element of each channel. A nan is larger than all others.
+template <int kVectors, class T>
+void largest_of_box(const Box& box, i64 channels, const T* x, T* y, i64 n) {
+    Vector<T> largest = Vector<T>{} + lowest<T>(), largest_2 = largest;
+    i64 row = box.first;
+    for (i64 i = 0; i < box.counts[0]; ++i, row += box.steps[0]) {
+        i64 column = row;
+        for (i64 j = 0; j < box.counts[1]; ++j, column += box.steps[1]) {
+            const T* from = x + column * channels;
+            for (i64 k = 0; k < box.counts[2]; ++k, from += box.steps[2] * channels) {
+                largest = Max::combine(largest, load_channels<kVectors>(from, n));
+                if constexpr (kVectors == 2) largest_2 = Max::combine(largest_2, load(from + kWidth<T>));
+            }
+        }
+    }
+    store_channels<kVectors>(y, largest, n);
+    if constexpr (kVectors == 2) store(y + kWidth<T>, largest_2);
+}
+
 // Adds parts of about kSumRows elements, and groups of as many parts, so that the mean of a large window keeps its digits.
 template <int kVectors, class T>
 [[gnu::noinline]] void mean_of_large_window(const Box& box, i64 channels, const T* x, T divisor, T* y, i64 n) {
@@ -244,9 +264,86 @@ void max_to_element(const Box& box, i64 channels, const T* g, const std::int32_t
 
 // --- All of them ---------------------------------------------------------------------------------------------------------
 
+// True if the windows have many elements of the last dimension in common.
+template <class T>
+bool share_columns(const Pool<T>& args) {
+    const PoolDim& last = args.shape.dims[2];
+    i64 read = 0;
+    for (i64 c = 0; c < last.out; ++c) read += (args.ranges[2][c].end - args.ranges[2][c].begin) / last.dilation;
+    return 2 * read > 3 * last.in;
+}
+
+// y[i] = the largest of the `runs` elements x[i], x[i + step], ... Runs: their number, or 0 for any.
+template <int Runs, class T>
+void largest_of_runs(const T* x, i64 step, i64 runs, i64 n, T* y) {
+    const i64 count = Runs == 0 ? runs : Runs;
+    i64 i = 0;
+    for (; i + kWidth<T> <= n; i += kWidth<T>) {
+        Vector<T> largest = load(x + i);
+        for (i64 r = 1; r < count; ++r) largest = Max::combine(largest, load(x + i + r * step));
+        store(y + i, largest);
+    }
+    if (i >= n) return;
+    Vector<T> largest = load_first(x + i, n - i);
+    for (i64 r = 1; r < count; ++r) largest = Max::combine(largest, load_first(x + i + r * step, n - i));
+    store_first(y + i, largest, n - i);
+}
+
+template <class T>
+void largest_of_runs(const T* x, i64 step, i64 runs, i64 n, T* y) {
+    if (runs == 2) return largest_of_runs<2>(x, step, runs, n, y);
+    if (runs == 3) return largest_of_runs<3>(x, step, runs, n, y);
+    if (runs > 0) return largest_of_runs<0>(x, step, runs, n, y);
+    for (i64 i = 0; i < n; ++i) y[i] = lowest<T>();  // a window of padding only
+}
+
+// The windows [first, end) of a row of windows. x: of an image, y: of the row.
+template <class T>
+void largest_of_row(const Pool<T>& args, i64 a, i64 b, i64 first, i64 end, const T* x, T* y) {
+    const i64 channels = args.shape.channels, step = args.shape.dims[2].dilation;
+    const PoolRange* const ranges = args.ranges[2];
+    const i64 from = ranges[first].begin, n = (ranges[end - 1].end - from) * channels;
+    const Box rows(args, /*is_of_windows=*/false, a, b, first);
+    T* const columns = args.columns;
+    largest_of_runs(x + rows.first * channels, rows.steps[1] * channels, rows.counts[0] > 0 ? rows.counts[1] : 0, n, columns);
+    for (i64 i = 1; i < rows.counts[0]; ++i) {
+        T* const plane = columns + args.shape.dims[2].in * channels;
+        largest_of_runs(x + (rows.first + i * rows.steps[0]) * channels, rows.steps[1] * channels, rows.counts[1], n, plane);
+        largest_of_runs<2>(columns, plane - columns, 2, n, columns);
+    }
+    for (i64 c = first; c < end;) {
+        const i64 begin = ranges[c].begin, reach = ranges[c].end - begin;
+        i64 alike = 1;  // windows one element apart are one long run
+        while (c + alike < end && ranges[c + alike].begin == begin + alike && ranges[c + alike].end == begin + alike + reach) ++alike;
+        largest_of_runs(columns + (begin - from) * channels, step * channels, reach > 0 ? (reach + step - 1) / step : 0, alike * channels,
+                        y + c * channels);
+        c += alike;
+    }
+}
+
+// Without places: the largest element of each column first, where windows share columns.
+template <class T>
+void largest_of_windows(const Pool<T>& args, i64 begin, i64 end) {
+    const PoolShape& s = args.shape;
+    const i64 channels = s.channels, row = s.dims[2].out;
+    if (!share_columns(args)) {
+        return for_places({s.dims[0].out, s.dims[1].out, row}, begin, end, [&](i64 place, i64 image, i64 a, i64 b, i64 c) {
+            const Box box(args, /*is_of_windows=*/false, a, b, c);
+            const T* x = args.from + image * s.in_volume() * channels;
+            T* y = args.to + place * channels;
+            for_channels<T>(channels, [&](auto vectors, i64 k, i64 n) { largest_of_box<vectors>(box, channels, x + k, y + k, n); });
+        });
+    }
+    for_places({s.dims[0].out, s.dims[1].out, 1}, begin / row, (end + row - 1) / row, [&](i64 place, i64 image, i64 a, i64 b, i64) {
+        const i64 first = place * row < begin ? begin - place * row : 0, last = (place + 1) * row > end ? end - place * row : row;
+        largest_of_row(args, a, b, first, last, args.from + image * s.in_volume() * channels, args.to + place * row * channels);
+    });
+}
+
 template <class T>
 void max_of_windows(const Pool<T>& args, i64 begin, i64 end) {
     const PoolShape& s = args.shape;
+    if (!args.index) return largest_of_windows(args, begin, end);
     const i64 channels = s.channels;
     for_places({s.dims[0].out, s.dims[1].out, s.dims[2].out}, begin, end, [&](i64 place, i64 image, i64 a, i64 b, i64 c) {
         const Box box(args, /*is_of_windows=*/false, a, b, c);

@@ -89,7 +89,8 @@ struct Pool {
     PoolShape shape;
     const T* from;
     T* to;
-    std::int32_t* index;         // max only
+    std::int32_t* index;         // max only; forward null if nobody wants it
+    T* columns;                  // max without indices: room for two rows of the last dimension
     const PoolRange* ranges[3];  // by dimension: each window's elements; backward each element's windows
     const double* sizes[3];      // means only: each window's size; null: all sums are divided by shape.divisor
 };

@@ -59,6 +59,54 @@ TEST_CASE("the layout of what is pooled makes no difference, nor do threads") {
 }
 
 // Kernels take as many channels at once as a vector has room for; one channel alone is the definition.
+// The kernel that finds no places goes over rows of windows, the other one over each window.
+TEST_CASE("maximum pooling without its indices gives the same numbers") {
+    manual_seed(3);
+    const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
+    struct Case {
+        int dims;
+        Shape kernel;
+        MaxPoolOptions options;
+    };
+    const std::vector<Case> cases = {
+        {1, {3}, {.stride = 1}},
+        {1, {2}, {.stride = 5, .padding = 1}},
+        {1, {5}, {.stride = 2, .padding = 2, .dilation = 2}},
+        {2, {3}, {.stride = 1, .padding = 1}},
+        {2, {3}, {.stride = 2, .ceil_mode = true}},
+        {2, {2}, {}},
+        {2, {5, 4}, {.stride = {2, 1}, .padding = {2, 1}}},
+        {2, {3, 3}, {.stride = {1, 2}, .padding = 1, .dilation = {1, 2}}},
+        {2, {1, 4}, {.stride = 1, .padding = {0, 2}, .dilation = {1, 3}}},
+        {3, {3}, {.stride = 1, .padding = 1}},
+        {3, {2, 3, 2}, {.stride = {2, 1, 1}, .dilation = {1, 1, 2}}},
+    };
+    for (const DType dtype : {float32, float64, bfloat16}) {
+        for (const int channels : {1, 3, 16, 37, 64}) {
+            for (const Case& at : cases) {
+                Shape shape = {2, channels};
+                for (int d = 0; d < at.dims; ++d) shape.push_back(9 + 2 * d);
+                Tensor x = randn(shape);
+                x = where(rand(shape) < 0.02, nan, where(rand(shape) < 0.3, -inf, x)).to(dtype);
+                const auto both = at.dims == 1 ? max_pool1d_with_indices(x, at.kernel, at.options)
+                    : at.dims == 2             ? max_pool2d_with_indices(x, at.kernel, at.options)
+                                               : max_pool3d_with_indices(x, at.kernel, at.options);
+                const Tensor values = at.dims == 1 ? max_pool1d(x, at.kernel, at.options)
+                    : at.dims == 2                 ? max_pool2d(x, at.kernel, at.options)
+                                                   : max_pool3d(x, at.kernel, at.options);
+                CAPTURE(at.dims, at.kernel, channels, name(dtype));
+                CHECK(allclose(values, both.values, 0, 0, /*equal_nan=*/true));
+            }
+        }
+    }
+    const Tensor x = randn({2, 20, 11, 13});  // adaptive windows share elements, too; a tape has the indices found
+    Tensor leaf = x.clone().requires_grad_();
+    Tape tape;
+    const Tensor recorded = adaptive_max_pool2d(leaf, {4, 5});
+    const NoGradScope no_grad;
+    CHECK(recorded.equal(adaptive_max_pool2d(x, {4, 5})));
+}
+
 TEST_CASE("any number of channels is pooled as each of them alone") {
     manual_seed(3);
     const float nan = std::numeric_limits<float>::quiet_NaN();

@@ -76,6 +76,9 @@ int fuse_convolutions(Graph& graph, const std::function<bool(const Graph::Node&)
 /// Joins images along their channels in one pass with the batch normalisation (by running statistics) and the relu behind that, or with the relu
 /// before it: for float32 on the CPU, with the same numbers. Graph::run and compile() do this themselves; optimize() does not.
 int fuse_joins(Graph& graph, const std::function<bool(const Graph::Node&)>& takes = {});
+/// Lets maximum pooling on the CPU leave out the places of the largest elements where nobody wants them, with the same numbers. Graph::run and
+/// compile() do this themselves; optimize() does not.
+int drop_pool_indices(Graph& graph, const std::function<bool(const Graph::Node&)>& takes = {});
 /// Joins products with the same matrix, of few rows each, that do not need each other's results: the matrix is read once. The
 /// results are views of its rows, equal up to rounding; outputs are made apart. Graph::run and Graph::compile do this, too.
 int batch_products(Graph& graph, const std::function<bool(const Graph::Node&)>& takes = {});

@@ -105,6 +105,7 @@ Graph prepared(Graph graph, const std::vector<std::string>& outputs, const Loc& 
     fuse_joins(graph, is_needed);
     fuse_convolutions(graph, is_needed);
 #endif
+    drop_pool_indices(graph, is_needed);
     fuse_elementwise(graph, is_needed);
     batch_products(graph, is_needed);
     pack_weights(graph, is_needed);
