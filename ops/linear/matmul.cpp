@@ -199,6 +199,9 @@ Batch merged_batch(const Shape& batch, const Side& left, const Side& right) {
 }
 
 constexpr int64_t kMostCalls = 8;  // on a device; to avoid more of them, operands are copied into order
+// A product with at least so many columns takes much longer than a copy of its rows, and one of fewer rows than these is slower than a part of
+// a taller one, which reads b once.
+constexpr int64_t kColumnsWorthCopy = 32, kTallRows = 256;
 
 // out (contiguous) = a b, for a and b of the computed dtype.
 void multiply_all(const Tensor& out, const Tensor& a, const Tensor& b, int64_t m, int64_t n, int64_t k) {
@@ -227,6 +230,12 @@ void multiply_all(const Tensor& out, const Tensor& a, const Tensor& b, int64_t m
         p.m = count * m;
         p.a_row = row;
         return multiply(p, device);
+    }
+    // Rows in another order, as of (batch, length, features) turned to (length, batch, features), are copied into order to be one product.
+    const bool may_be_one = device == cpu && right.batch.numel() == 1 && left.batch.numel() == count && !is_deterministic();
+    if (may_be_one && m < kTallRows && n >= kColumnsWorthCopy && !a.is_contiguous()) {
+        const detail::UnrecordedParts parts;
+        return multiply_all(out, a.contiguous(), b, m, n, k);
     }
     const Batch dims = merged_batch(batch, left, right);
     const int last = dims.rank - 1;

@@ -83,6 +83,22 @@ TEST_CASE("products of single rows in every layout") {
     check(permute(x, {1, 0, 2})[Slice(0, 7, 3)]);
 }
 
+// matmul copies such rows into order, and multiplies them as one.
+TEST_CASE("products of rows in another order are those of the rows in order") {
+    manual_seed(1);
+    for (const DType dtype : {float32, float64}) {
+        const Tensor x = randn({3, 5, 7, 9}, dtype), w = randn({9, 40}, dtype), bias = randn({40}, dtype);
+        for (const auto& [order, back] :
+             {std::pair{Dims{1, 0, 2, 3}, Dims{1, 0, 2, 3}}, {{2, 1, 0, 3}, {2, 1, 0, 3}}, {{1, 2, 0, 3}, {2, 0, 1, 3}}}) {
+            const Tensor turned = x.permute(order);
+            CHECK(allclose(matmul(turned, w).permute(back), matmul(x, w), 1e-5, 1e-5));
+            CHECK(allclose(linear(turned, w.t(), bias).permute(back), linear(x, w.t(), bias), 1e-5, 1e-5));
+            const DeterministicScope exact;
+            CHECK(allclose(matmul(turned, w).permute(back), matmul(x, w), 1e-5, 1e-5));
+        }
+    }
+}
+
 TEST_CASE("products added to a tensor that beta = 0 leaves out") {
     const Tensor bad = full({2, 2}, NAN);
     CHECK(equal(addmm(bad, eye(2), eye(2), 0), eye(2)));

@@ -230,7 +230,7 @@ TEMPLATE_TEST_CASE("gemm: batches", "[gemm]", float, double) {
     using T = TestType;
     struct Shape {
         int64_t batch, m, n, k;
-        bool share_b;
+        bool share_b, turned = false;  // turned: the rows of all products first, then the next rows
     };
     for (int threads : {1, 2, 3})
         for (const Shape& s : {Shape{0, 2, 3, 4, false},
@@ -240,20 +240,25 @@ TEMPLATE_TEST_CASE("gemm: batches", "[gemm]", float, double) {
                                {6, 7, 19, 23, true},
                                {40, 33, 65, 50, false},
                                {3, 200, 210, 220, false},
-                               {17, 60, 70, 80, true}}) {
+                               {17, 60, 70, 80, true},
+                               {17, 1, 9, 30, true, true},
+                               {90, 4, 70, 80, true, true},
+                               {4, 90, 70, 80, true, true},
+                               {40, 33, 65, 50, false, true}}) {
             ThreadsScope scope(threads);
+            const int64_t a_batch = s.turned ? s.k : s.m * s.k, a_row = s.turned ? s.batch * s.k : s.k;
             std::mt19937 random(3);
             const Matrix<T> a = matrix<T>(s.batch * s.m, s.k, Layout::rows, random);
             const Matrix<T> b = matrix<T>((s.share_b ? 1 : s.batch) * s.k, s.n, Layout::rows, random);
             Matrix<T> c = matrix<T>(s.batch * s.m, s.n, Layout::rows, random);
             const int64_t b_batch = s.share_b ? 0 : s.k * s.n;
-            const Gemm<T> first{s.m, s.n, s.k, a.data.data(), s.k, 1, b.data.data(), s.n, 1, c.data.data(), s.n};
-            tapir::kernels::gemm(GemmBatch<T>{first, s.batch, s.m * s.k, b_batch, s.m * s.n});
+            const Gemm<T> first{s.m, s.n, s.k, a.data.data(), a_row, 1, b.data.data(), s.n, 1, c.data.data(), s.n};
+            tapir::kernels::gemm(GemmBatch<T>{first, s.batch, a_batch, b_batch, s.m * s.n});
             Matrix<T> expected = c;
             for (T& value : expected.data) value = std::numeric_limits<T>::quiet_NaN();
             for (int64_t i = 0; i < s.batch; ++i) {
                 Gemm<T> one = first;
-                one.a += i * s.m * s.k, one.b += i * b_batch;
+                one.a += i * a_batch, one.b += i * b_batch;
                 one.c = expected.data.data() + i * s.m * s.n;
                 tapir::kernels::gemm(one);
             }
