@@ -47,9 +47,35 @@ struct Square {
     }
 };
 
+// Matrices of 2 to 4 dense columns, as an image's colours, to their rows, or from their rows.
+template <int Columns, class T>
+void join_columns(T* y, const T* x, i64 column, i64 rows) {
+#pragma omp simd
+    for (i64 i = 0; i < rows; ++i) {
+        for (int k = 0; k < Columns; ++k) y[i * Columns + k] = x[i + k * column];
+    }
+}
+template <int Rows, class T>
+void part_rows(T* y, i64 row, const T* x, i64 columns) {
+#pragma omp simd
+    for (i64 k = 0; k < columns; ++k) {
+        for (int i = 0; i < Rows; ++i) y[i * row + k] = x[k * Rows + i];
+    }
+}
+
 // Goes through blocks that read whole lines of memory, and few pages at a time.
 template <class T>
 void transpose(T* y, i64 row, const T* x, i64 column, i64 rows, i64 columns) {
+    if (row == columns) {
+        if (columns == 2) return join_columns<2>(y, x, column, rows);
+        if (columns == 3) return join_columns<3>(y, x, column, rows);
+        if (columns == 4) return join_columns<4>(y, x, column, rows);
+    }
+    if (column == rows) {
+        if (rows == 2) return part_rows<2>(y, row, x, columns);
+        if (rows == 3) return part_rows<3>(y, row, x, columns);
+        if (rows == 4) return part_rows<4>(y, row, x, columns);
+    }
     constexpr i64 side = Square<T>::side, block_rows = kLineBytes / sizeof(T) > side ? kLineBytes / sizeof(T) : side, block_columns = 64;
     for (i64 left = 0; left < columns; left += block_columns) {
         const i64 right = smaller(left + block_columns, columns);

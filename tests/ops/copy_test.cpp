@@ -29,6 +29,24 @@ TEST_CASE("to() keeps the order of channels that are last in memory") {
     }
 }
 
+TEST_CASE("matrices of few rows or columns are turned") {
+    for (const DType dtype : {uint8, bfloat16, float32, float64}) {
+        for (const std::int64_t few : {1, 2, 3, 4, 5}) {
+            for (const std::int64_t many : {1, 2, 7, 16, 33, 64, 200}) {
+                INFO(name(dtype) << " " << few << " x " << many);
+                const Tensor x = remainder(arange(few * many), 251).to(dtype).view({few, many});
+                const auto given = x.to_vector<double>();
+                std::vector<double> turned;
+                for (std::int64_t i = 0; i < few * many; ++i) turned.push_back(given[static_cast<std::size_t>(i % few * many + i / few)]);
+                const Tensor y = x.t().contiguous();
+                CHECK(y.to_vector<double>() == turned);
+                CHECK(y.t().contiguous().to_vector<double>() == given);
+                CHECK(cat({y.t(), y.t()}, 1).slice(1, many).contiguous().to_vector<double>() == given);
+            }
+        }
+    }
+}
+
 TEST_CASE("every pair of dtypes") {
     const DType dtypes[] = {bool_, uint8, int32, int64, float16, bfloat16, float32, float64};
     for (const DType from : dtypes) {
