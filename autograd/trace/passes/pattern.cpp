@@ -154,6 +154,7 @@ Value* rewritten(Graph& graph, Node& root, const Rewriting& rewriting, bool allo
     const DType dtype = result->dtype;
     if (rewriting.where & Pattern::reals && !is_floating(dtype)) return nullptr;
     if (rewriting.where & Pattern::no_halves && dtype == float16) return nullptr;
+    if (rewriting.where & Pattern::no_doubles && dtype == float64) return nullptr;
     if (rewriting.where & Pattern::no_bools && dtype == bool_) return nullptr;
     if (rewriting.where & Pattern::loosely && !allow_nonfinite) return nullptr;
     Found found;

@@ -19,8 +19,9 @@ struct Pattern {
         no_halves = 2,  // not float16: sums and products that did not overflow might
         once = 4,       // only if nothing else uses the intermediate values, which would be computed besides
         no_bools = 8,
-        finite_c = 16,  // for floats: only if `c` is a constant of finite numbers, none of them 0
-        loosely = 32,   // nan and infinities may come out otherwise
+        finite_c = 16,    // for floats: only if `c` is a constant of finite numbers, none of them 0
+        loosely = 32,     // nan and infinities may come out otherwise
+        no_doubles = 64,  // not float64: a number is rounded to float32
     };
     unsigned where = anywhere;
 };

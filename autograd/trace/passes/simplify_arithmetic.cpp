@@ -76,6 +76,10 @@ constexpr Pattern kPatterns[] = {
     // Pairs with an op of their own, which is exact where the two are not.
     {"log(softmax(x))", "log_softmax(x)"},
     {"log(sigmoid(x))", "logsigmoid(x)"},
+    // What ONNX has no op for. Convolutions end in it in one pass.
+    {"mul(x, sigmoid(x))", "silu(x)", Pattern::reals | Pattern::once},
+    {"mul(mul(x, add(erf(div(x, 1.4142135381698608)), 1)), 0.5)", "gelu(x)", Pattern::reals | Pattern::once | Pattern::no_doubles},
+    {"mul(mul(x, add(erf(div(x, 1.4142135623730951)), 1)), 0.5)", "gelu(x)", Pattern::reals | Pattern::once},
 };
 
 // (x * 2) * 3 -> x * 6, (x + 1) + 2 -> x + 3. Sums of numbers only if they are exact: for x = -1e8, (x + 1e8) + 1e-3 is not

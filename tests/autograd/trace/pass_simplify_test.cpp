@@ -207,6 +207,13 @@ TEST_CASE("softmax, sigmoid, masks and conversions") {
     becomes("log_softmax", [](const Tensor& x) { return log(softmax(x, 1)); });
     becomes("log_softmax", [](const Tensor& x) { return log(softmax(x, 0)); });
     becomes("logsigmoid", [](const Tensor& x) { return log(sigmoid(x)); });
+    becomes("silu", [](const Tensor& x) { return sigmoid(x) * x; });
+    becomes("gelu", [](const Tensor& x) { return x * (erf(x / 1.4142135623730951) + 1) * 0.5; });
+    stays([](const Tensor& x) { return x * (erf(x / 1.4142135381698608) + 1) * 0.5; });  // not the root of 2 in float64
+    stays([](const Tensor& x) {
+        const Tensor gate = sigmoid(x);
+        return x * gate + gate;
+    });
     becomes("gt tanh where", [](const Tensor& x) {
         const Tensor m = x > 1, y = tanh(x);
         return where(logical_not(m), x, y);
@@ -219,6 +226,15 @@ TEST_CASE("softmax, sigmoid, masks and conversions") {
     becomes("tanh", [](const Tensor& x) { return tanh(x).to(float64).to(float32); }, numbers({3}).to(float32));
     stays([](const Tensor& x) { return x.to(float32).to(float64); });
     stays([](const Tensor& x) { return x.to(int64).to(float64); });
+}
+
+TEST_CASE("gelu, whose number a model of ONNX rounds to float32") {
+    const Tensor x = numbers({3}).to(float32);
+    Graph graph = trace([](const Tensor& t) { return t * (erf(t / 1.4142135381698608) + 1) * 0.5; }, {{"x", x}});
+    simplify(graph);
+    eliminate_dead_code(graph);
+    CHECK(ops_of(graph) == "gelu");
+    CHECK(allclose(graph.run({{"x", x}})[0], gelu(x), 1e-6, 1e-6));
 }
 
 TEST_CASE("sums, means and extremes") {
