@@ -1,5 +1,5 @@
 // share(n): how many of n random programs, files or mutations a test runs. All of them; under a sanitizer, which takes ten times as long, the
-// first quarter. kThreadSanitizer: for tests of races that are meant.
+// first eighth. kThreadSanitizer: for tests of races that are meant.
 #pragma once
 
 namespace tapir::test {
@@ -18,7 +18,7 @@ inline constexpr bool kThreadSanitizer = false;
 
 template <class Int>
 constexpr Int share(Int n) {
-    return kSanitized ? (n + 3) / 4 : n;
+    return kSanitized ? (n + 7) / 8 : n;
 }
 
 }  // namespace tapir::test

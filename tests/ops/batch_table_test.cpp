@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "../sanitizers.h"
 #include "samples.h"
 #include "tapir/autograd/watch/watch_impl.h"
 #include "tapir/core/fiber_impl.h"
@@ -174,6 +175,8 @@ TEST_CASE("every op gives in a batch what it gives alone") {
         for (const std::size_t count : {1u, 2u, 7u, 130u}) {
             for (const Made given : {Made::leaves, Made::results, Made::scattered, Made::turned, Made::shared}) {
                 if ((count == 1 && given != Made::leaves) || (count == 130 && (given != Made::scattered || !is_first_of_op))) continue;
+                // A sanitizer looks at what the code of an op does, which its other samples do as well.
+                if (test::kSanitized && (count == 2 || (!is_first_of_op && (count != 7 || given != Made::scattered)))) continue;
                 INFO(call.name << ": " << call.code << ", " << count << " instances, operands " << static_cast<int>(given));
                 Outcome want;
                 Inputs inputs = inputs_for(call, count, /*with_turned_integers=*/true);
