@@ -302,8 +302,11 @@ template <class T>
 void largest_of_row(const Pool<T>& args, i64 a, i64 b, i64 first, i64 end, const T* x, T* y) {
     const i64 channels = args.shape.channels, step = args.shape.dims[2].dilation;
     const PoolRange* const ranges = args.ranges[2];
-    const i64 from = ranges[first].begin, n = (ranges[end - 1].end - from) * channels;
-    const Box rows(args, /*is_of_windows=*/false, a, b, first);
+    i64 from = ranges[first].begin, to = ranges[first].end;  // with dilation, a window at the edge may begin behind the next one
+    for (i64 c = first + 1; c < end; ++c) from = smaller(from, ranges[c].begin), to = to > ranges[c].end ? to : ranges[c].end;
+    Box rows(args, /*is_of_windows=*/false, a, b, first);
+    rows.first += from - ranges[first].begin;
+    const i64 n = (to - from) * channels;
     T* const columns = args.columns;
     largest_of_runs(x + rows.first * channels, rows.steps[1] * channels, rows.counts[0] > 0 ? rows.counts[1] : 0, n, columns);
     for (i64 i = 1; i < rows.counts[0]; ++i) {

@@ -99,6 +99,19 @@ TEST_CASE("maximum pooling without its indices gives the same numbers") {
             }
         }
     }
+    for (const std::int64_t width : {6, 11, 30}) {  // dilated windows at the edge begin behind the next ones
+        for (const std::int64_t kernel : {2, 3, 4}) {
+            for (const std::int64_t dilation : {1, 2, 3}) {
+                for (std::int64_t padding = 0; 2 * padding <= (kernel - 1) * dilation + 1; ++padding) {
+                    if (width + 2 * padding < (kernel - 1) * dilation + 1) continue;
+                    const Tensor x = randn({2, 5, 4, width});
+                    const MaxPoolOptions options{.stride = 1, .padding = {0, padding}, .dilation = {1, dilation}};
+                    CAPTURE(width, kernel, dilation, padding);
+                    CHECK(equal(max_pool2d(x, {2, kernel}, options), max_pool2d_with_indices(x, {2, kernel}, options).values));
+                }
+            }
+        }
+    }
     const Tensor x = randn({2, 20, 11, 13});  // adaptive windows share elements, too; a tape has the indices found
     Tensor leaf = x.clone().requires_grad_();
     Tape tape;
