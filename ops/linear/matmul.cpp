@@ -232,7 +232,8 @@ void multiply_all(const Tensor& out, const Tensor& a, const Tensor& b, int64_t m
         return multiply(p, device);
     }
     // Rows in another order, as of (batch, length, features) turned to (length, batch, features), are copied into order to be one product.
-    const bool may_be_one = device == cpu && right.batch.numel() == 1 && left.batch.numel() == count && !is_deterministic();
+    bool may_be_one = device == cpu && right.batch.numel() == 1 && left.batch.numel() == count && left.col == 1 && !is_deterministic();
+    for (int d = 0; d < left.batch.rank(); ++d) may_be_one &= left.batch.raw(d) == 1 || left.batch_strides.raw(d) > 0;  // a broadcast would grow
     if (may_be_one && m < kTallRows && n >= kColumnsWorthCopy && !a.is_contiguous()) {
         const detail::UnrecordedParts parts;
         return multiply_all(out, a.contiguous(), b, m, n, k);
