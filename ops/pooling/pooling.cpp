@@ -203,7 +203,8 @@ Tensor run(Run what, const Attrs& attrs, const Tensor& given, Tensor& index, con
     const Tensor from = channels_last_here ? channels_last(wide, loc) : wide.contiguous(loc);
     const auto make = [&](DType of) { return make_in_layout(shape, of, given.device(), channels_last_here, loc); };
     const Tensor to = make(compute);
-    if (what == Run::max && (wants_index || on_gpu(given))) index = make(int32);
+    const bool may_leave_out = compute == float64 ? kernels::pools_without_indices<double> : kernels::pools_without_indices<float>;
+    if (what == Run::max && (wants_index || on_gpu(given) || !may_leave_out)) index = make(int32);
     if (to.numel() == 0) return to.to(dtype, loc);
     if (from.numel() == 0) return gradient_ops::zeros(shape, dtype, given.device());
     if (on_gpu(given)) {

@@ -346,7 +346,9 @@ void largest_of_windows(const Pool<T>& args, i64 begin, i64 end) {
 template <class T>
 void max_of_windows(const Pool<T>& args, i64 begin, i64 end) {
     const PoolShape& s = args.shape;
-    if (!args.index) return largest_of_windows(args, begin, end);
+    if constexpr (pools_without_indices<T>) {
+        if (!args.index) return largest_of_windows(args, begin, end);
+    }
     const i64 channels = s.channels;
     for_places({s.dims[0].out, s.dims[1].out, s.dims[2].out}, begin, end, [&](i64 place, i64 image, i64 a, i64 b, i64 c) {
         const Box box(args, /*is_of_windows=*/false, a, b, c);

@@ -78,6 +78,14 @@ struct PoolShape {
     }
 };
 
+/// False if max_pool needs indices: the small runtime has the kernel without them for float32 alone.
+template <class T>
+#ifdef TAPIR_RUNTIME
+inline constexpr bool pools_without_indices = sizeof(T) == sizeof(float);
+#else
+inline constexpr bool pools_without_indices = true;
+#endif
+
 /// A range of elements, or of windows.
 struct PoolRange {
     std::int64_t begin, end;
