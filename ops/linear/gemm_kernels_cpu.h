@@ -77,11 +77,11 @@ struct EvenSplit {
 
 /// True if this sweep over the matrix at `b` goes backwards: see Note [Back and forth]. A bit for each matrix, by address.
 inline bool sweeps_backwards(const void* b, int64_t bytes) {
-    if (bytes < 256 * 1024 || bytes > 16 * 1024 * 1024) return false;  // of a larger one the cache holds next to nothing
+    if (bytes < 256 * 1024) return false;
     static thread_local uint64_t last = 0;
     const uint64_t bit = uint64_t{1} << ((reinterpret_cast<uintptr_t>(b) >> 12) * 0x9E3779B97F4A7C15u >> 58);
     last ^= bit;
-    return last & bit;
+    return last & bit && bytes <= 16 * 1024 * 1024;  // of a larger one the cache holds next to nothing
 }
 
 // ---------------------------------------------------------------------------------------------------------- dots
@@ -180,19 +180,21 @@ TAPIR_ALWAYS_INLINE void store_line_sums(const Product<T>& d, int64_t j0, Vec<T>
     for (int j = 0; j < NW; ++j) store_dots<1>(packed + j, d.c + (j0 + j) * d.c_row, d.bias, d.alpha, d.beta);
 }
 
-/// Multiplies one row of x with rows j0 .. j0 + stream_rows of W, and, if Fetch, fetches the next ones. The sums are those of dot_tile.
+/// Multiplies one row of x with rows j0 .. j0 + stream_rows of W, and fetches the next ones. The sums are those of dot_tile. Long rows are not fetched,
+/// which the hardware does, and which would drive each other out of the cache: the same lines are asked for again and again.
 constexpr int stream_rows = 4;
-template <bool Fetch, class T>
+template <class T>
 TAPIR_ALWAYS_INLINE void dot_stream(const Product<T>& d, int64_t j0, bool backwards) {
     constexpr int NW = stream_rows;
     const T *x = d.a, *w = d.b + j0 * d.k, *next = backwards ? w - NW * d.k : w + NW * d.k;
+    const int64_t step = d.k * int64_t{sizeof(T)} < 4096 ? NW * lanes<T> : 0;
     Vec<T> acc[NW] = {};
     int64_t p = d.k;
-    for (; p >= lanes<T>; p -= lanes<T>, x += lanes<T>, w += lanes<T>, next += NW * lanes<T>) {
+    for (; p >= lanes<T>; p -= lanes<T>, x += lanes<T>, w += lanes<T>, next += step) {
         const Vec<T> xv = load(x);
 #pragma GCC unroll 4
         for (int j = 0; j < NW; ++j) {
-            if (Fetch) __builtin_prefetch(next + j * lanes<T>);
+            __builtin_prefetch(next + j * lanes<T>);
             acc[j] += xv * load(w + j * d.k);
         }
     }
@@ -223,26 +225,20 @@ void dots_one(const Product<T>& d, int64_t from, bool backwards) {
     }
 }
 
-template <bool Fetch, class T>
-void dots_streaming(const Product<T>& d, bool backwards) {
+template <class T>
+void dots_one(const Product<T>& d) {
+    const int64_t bytes = d.n * d.k * int64_t{sizeof(T)};
+    const bool backwards = sweeps_backwards(d.b, bytes);
+    if (bytes <= 48 * 1024 || d.b_col != d.k || d.n < stream_rows) return dots_one<T, dot_rows(1)>(d, 0, backwards);
+    // W is one piece beyond the first-level cache: few streams at a time, the next ones fetched.
     const int64_t end = d.n / stream_rows * stream_rows;
     if (backwards) {
         if (end < d.n) dots_one<T, stream_rows / 2>(d, end, true);
-        for (int64_t j = end; j > 0; j -= stream_rows) dot_stream<Fetch>(d, j - stream_rows, true);
+        for (int64_t j = end; j > 0; j -= stream_rows) dot_stream(d, j - stream_rows, true);
     } else {
-        for (int64_t j = 0; j < end; j += stream_rows) dot_stream<Fetch>(d, j, false);
+        for (int64_t j = 0; j < end; j += stream_rows) dot_stream(d, j, false);
         if (end < d.n) dots_one<T, stream_rows / 2>(d, end, false);
     }
-}
-
-template <class T>
-void dots_one(const Product<T>& d) {
-    const int64_t row = d.k * int64_t{sizeof(T)}, bytes = d.n * row;
-    const bool backwards = sweeps_backwards(d.b, bytes);
-    if (bytes <= 48 * 1024 || d.b_col != d.k || d.n < stream_rows) return dots_one<T, dot_rows(1)>(d, 0, backwards);
-    // W is one piece beyond the first-level cache: few streams at a time, the next ones fetched. Of long rows the hardware does that, and the next
-    // ones would drive each other out of the cache.
-    row < 4096 ? dots_streaming<true>(d, backwards) : dots_streaming<false>(d, backwards);
 }
 
 template <class T>
