@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "tapir/autograd/backward_impl.h"
@@ -156,11 +157,11 @@ void run_on_cpu(Run what, const PoolShape& shape, const Tensor& from, const Tens
         args.sizes[d] = sizes[d].data();
     }
     const int64_t places = shape.batch * (is_backward ? shape.in_volume() : shape.out_volume());
-    const int64_t room = what == Run::max && !index ? 2 * shape.dims[2].in * shape.channels : 0;
     parallel_items(places, 4 * 1024 / shape.channels + 1, [&](int64_t begin, int64_t end) {
-        std::vector<T> columns(static_cast<std::size_t>(room));
+        std::unique_ptr<T[]> columns;
         kernels::Pool<T> own = args;
-        own.columns = columns.data();
+        if (what == Run::max && !index) columns = std::make_unique_for_overwrite<T[]>(kernels::kPoolRoom);
+        own.columns = columns.get();
         if constexpr (sizeof(T) == 8) {
             switch (what) {
                 case Run::max: return kernels::max_pool_f64(own, begin, end);
@@ -203,8 +204,7 @@ Tensor run(Run what, const Attrs& attrs, const Tensor& given, Tensor& index, con
     const Tensor from = channels_last_here ? channels_last(wide, loc) : wide.contiguous(loc);
     const auto make = [&](DType of) { return make_in_layout(shape, of, given.device(), channels_last_here, loc); };
     const Tensor to = make(compute);
-    const bool may_leave_out = compute == float64 ? kernels::pools_without_indices<double> : kernels::pools_without_indices<float>;
-    if (what == Run::max && (wants_index || on_gpu(given) || !may_leave_out)) index = make(int32);
+    if (what == Run::max && (wants_index || on_gpu(given))) index = make(int32);
     if (to.numel() == 0) return to.to(dtype, loc);
     if (from.numel() == 0) return gradient_ops::zeros(shape, dtype, given.device());
     if (on_gpu(given)) {

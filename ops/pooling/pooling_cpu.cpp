@@ -49,9 +49,8 @@ void for_windows_of(const Pool<T>& args, i64 i, i64 j, i64 k, const F& f) {
 // The elements of the window (a, b, c), or the windows that the element (a, b, c) can be in: `first` and the ones `steps` further, as
 // places in a channel.
 struct Box {
-    i64 first = 0, counts[3] = {1, 1, 1}, steps[3] = {1, 1, 1};
+    i64 first = 0, counts[3], steps[3];
 
-    Box() = default;
     template <class T>
     Box(const Pool<T>& args, bool is_of_windows, i64 a, i64 b, i64 c) {
         const PoolRange ranges[3] = {args.ranges[0][a], args.ranges[1][b], args.ranges[2][c]};
@@ -264,63 +263,81 @@ void max_to_element(const Box& box, i64 channels, const T* g, const std::int32_t
 
 // --- All of them ---------------------------------------------------------------------------------------------------------
 
-// True if the windows have many elements of the last dimension in common.
-template <class T>
-bool share_columns(const Pool<T>& args) {
-    const PoolDim& last = args.shape.dims[2];
-    i64 read = 0;
-    for (i64 c = 0; c < last.out; ++c) read += (args.ranges[2][c].end - args.ranges[2][c].begin) / last.dilation;
-    return 2 * read > 3 * last.in;
+// True if windows have many elements of the last dimension in common, and there is room for those of one.
+inline bool share_columns(const PoolShape& s) {
+    const PoolDim& last = s.dims[2];
+    return !last.is_adaptive && 2 * last.kernel >= 3 * last.stride && ((last.kernel - 1) * last.dilation + 1) * s.channels <= kPoolRoom;
 }
 
-// y[i] = the largest of the `runs` elements x[i], x[i + step], ... Runs: their number, or 0 for any.
-template <int Runs, class T>
-void largest_of_runs(const T* x, i64 step, i64 runs, i64 n, T* y) {
-    const i64 count = Runs == 0 ? runs : Runs;
-    i64 i = 0;
-    for (; i + kWidth<T> <= n; i += kWidth<T>) {
-        Vector<T> largest = load(x + i);
-        for (i64 r = 1; r < count; ++r) largest = Max::combine(largest, load(x + i + r * step));
-        store(y + i, largest);
+// Elements of a window in two dimensions, each a run of channels.
+struct WindowRuns {
+    i64 rows, row_step, count, step;
+};
+
+template <int kVectors, class T>
+[[gnu::always_inline]] inline Vector<T> largest_of_runs(i64 rows, i64 row_step, i64 count, i64 step, const T* x, i64 n) {
+    Vector<T> largest = load_channels<kVectors>(x, n);
+    for (i64 k = 1; k < count; ++k) largest = Max::combine(largest, load_channels<kVectors>(x + k * step, n));
+    for (i64 j = 1; j < rows; ++j) {
+        x += row_step;
+        for (i64 k = 0; k < count; ++k) largest = Max::combine(largest, load_channels<kVectors>(x + k * step, n));
     }
-    if (i >= n) return;
-    Vector<T> largest = load_first(x + i, n - i);
-    for (i64 r = 1; r < count; ++r) largest = Max::combine(largest, load_first(x + i + r * step, n - i));
-    store_first(y + i, largest, n - i);
+    return largest;
+}
+
+// y[i] = the largest of these elements of x + i. Rows, Count: how many, or 0 for any.
+template <int Rows, int Count, class T>
+void largest_of_runs(const WindowRuns& runs, const T* x, i64 n, T* y) {
+    const i64 rows = Rows == 0 ? runs.rows : Rows, count = Count == 0 ? runs.count : Count;
+    const i64 row_step = runs.row_step, step = runs.step;
+    i64 i = 0;
+    for (; i + kWidth<T> <= n; i += kWidth<T>) store(y + i, largest_of_runs<1>(rows, row_step, count, step, x + i, 0));
+    if (i < n) store_first(y + i, largest_of_runs<0>(rows, row_step, count, step, x + i, n - i), n - i);
 }
 
 template <class T>
-void largest_of_runs(const T* x, i64 step, i64 runs, i64 n, T* y) {
-    if (runs == 2) return largest_of_runs<2>(x, step, runs, n, y);
-    if (runs == 3) return largest_of_runs<3>(x, step, runs, n, y);
-    if (runs > 0) return largest_of_runs<0>(x, step, runs, n, y);
-    for (i64 i = 0; i < n; ++i) y[i] = lowest<T>();  // a window of padding only
+void largest_of_runs(const WindowRuns& runs, const T* x, i64 n, T* y) {
+    if (runs.rows <= 0 || runs.count <= 0) {  // windows of padding only
+        for (i64 i = 0; i < n; ++i) y[i] = lowest<T>();
+    } else if (runs.rows == 1 && runs.count == 3) {  // as in most windows
+        largest_of_runs<1, 3>(runs, x, n, y);
+    } else {
+        largest_of_runs<0, 0>(runs, x, n, y);
+    }
 }
 
-// The windows [first, end) of a row of windows. x: of an image, y: of the row.
+// Windows of a row whose columns are [from, to), for which there is room. x: of an image, y: of the row.
 template <class T>
-void largest_of_row(const Pool<T>& args, i64 a, i64 b, i64 first, i64 end, const T* x, T* y) {
+void largest_of_columns(const Pool<T>& args, const Box& first_window, i64 first, i64 end, PoolRange columns, const T* x, T* y) {
     const i64 channels = args.shape.channels, step = args.shape.dims[2].dilation;
     const PoolRange* const ranges = args.ranges[2];
-    i64 from = ranges[first].begin, to = ranges[first].end;  // with dilation, a window at the edge may begin behind the next one
-    for (i64 c = first + 1; c < end; ++c) from = smaller(from, ranges[c].begin), to = to > ranges[c].end ? to : ranges[c].end;
-    Box rows(args, /*is_of_windows=*/false, a, b, first);
-    rows.first += from - ranges[first].begin;
-    const i64 n = (to - from) * channels;
-    T* const columns = args.columns;
-    largest_of_runs(x + rows.first * channels, rows.steps[1] * channels, rows.counts[0] > 0 ? rows.counts[1] : 0, n, columns);
-    for (i64 i = 1; i < rows.counts[0]; ++i) {
-        T* const plane = columns + args.shape.dims[2].in * channels;
-        largest_of_runs(x + (rows.first + i * rows.steps[0]) * channels, rows.steps[1] * channels, rows.counts[1], n, plane);
-        largest_of_runs<2>(columns, plane - columns, 2, n, columns);
-    }
+    const WindowRuns rows{first_window.counts[0], first_window.steps[0] * channels, first_window.counts[1], first_window.steps[1] * channels};
+    const T* from = x + (first_window.first + columns.begin - ranges[first].begin) * channels;
+    largest_of_runs(rows, from, (columns.end - columns.begin) * channels, args.columns);
     for (i64 c = first; c < end;) {
         const i64 begin = ranges[c].begin, reach = ranges[c].end - begin;
         i64 alike = 1;  // windows one element apart are one long run
         while (c + alike < end && ranges[c + alike].begin == begin + alike && ranges[c + alike].end == begin + alike + reach) ++alike;
-        largest_of_runs(columns + (begin - from) * channels, step * channels, reach > 0 ? (reach + step - 1) / step : 0, alike * channels,
-                        y + c * channels);
+        const WindowRuns window{1, 0, reach > 0 ? (reach + step - 1) / step : 0, step * channels};
+        largest_of_runs(window, args.columns + (begin - columns.begin) * channels, alike * channels, y + c * channels);
         c += alike;
+    }
+}
+
+// The windows [first, end) of a row, as many at a time as there is room for.
+template <class T>
+void largest_of_row(const Pool<T>& args, i64 a, i64 b, i64 first, i64 end, const T* x, T* y) {
+    const PoolRange* const ranges = args.ranges[2];
+    for (i64 c = first; c < end;) {
+        PoolRange columns = ranges[c];
+        i64 next = c + 1;
+        for (; next < end; ++next) {  // with dilation, a window at the edge may begin behind the next one
+            const PoolRange wider{smaller(columns.begin, ranges[next].begin), -smaller(-columns.end, -ranges[next].end)};
+            if ((wider.end - wider.begin) * args.shape.channels > kPoolRoom) break;
+            columns = wider;
+        }
+        largest_of_columns(args, Box(args, /*is_of_windows=*/false, a, b, c), c, next, columns, x, y);
+        c = next;
     }
 }
 
@@ -329,7 +346,7 @@ template <class T>
 void largest_of_windows(const Pool<T>& args, i64 begin, i64 end) {
     const PoolShape& s = args.shape;
     const i64 channels = s.channels, row = s.dims[2].out;
-    if (!share_columns(args)) {
+    if (!share_columns(s)) {
         return for_places({s.dims[0].out, s.dims[1].out, row}, begin, end, [&](i64 place, i64 image, i64 a, i64 b, i64 c) {
             const Box box(args, /*is_of_windows=*/false, a, b, c);
             const T* x = args.from + image * s.in_volume() * channels;
@@ -346,9 +363,7 @@ void largest_of_windows(const Pool<T>& args, i64 begin, i64 end) {
 template <class T>
 void max_of_windows(const Pool<T>& args, i64 begin, i64 end) {
     const PoolShape& s = args.shape;
-    if constexpr (pools_without_indices<T>) {
-        if (!args.index) return largest_of_windows(args, begin, end);
-    }
+    if (!args.index) return largest_of_windows(args, begin, end);
     const i64 channels = s.channels;
     for_places({s.dims[0].out, s.dims[1].out, s.dims[2].out}, begin, end, [&](i64 place, i64 image, i64 a, i64 b, i64 c) {
         const Box box(args, /*is_of_windows=*/false, a, b, c);

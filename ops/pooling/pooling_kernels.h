@@ -78,18 +78,13 @@ struct PoolShape {
     }
 };
 
-/// False if max_pool needs indices: the small runtime has the kernel without them for float32 alone.
-template <class T>
-#ifdef TAPIR_RUNTIME
-inline constexpr bool pools_without_indices = sizeof(T) == sizeof(float);
-#else
-inline constexpr bool pools_without_indices = true;
-#endif
-
 /// A range of elements, or of windows.
 struct PoolRange {
     std::int64_t begin, end;
 };
+
+/// Elements that have room in Pool::columns: with what they are made of, they stay in the nearer caches.
+constexpr std::int64_t kPoolRoom = 8192;
 
 /// x and y, or their gradients; index: the place of each largest element in its channel of x, -1 in a window of padding only.
 template <class T>
@@ -98,7 +93,7 @@ struct Pool {
     const T* from;
     T* to;
     std::int32_t* index;         // max only; forward null if nobody wants it
-    T* columns;                  // max without indices: room for two rows of the last dimension
+    T* columns;                  // max without indices: of kPoolRoom elements
     const PoolRange* ranges[3];  // by dimension: each window's elements; backward each element's windows
     const double* sizes[3];      // means only: each window's size; null: all sums are divided by shape.divisor
 };
