@@ -1,5 +1,5 @@
 // share(n): how many of n random programs, files or mutations a test runs. All of them; under a sanitizer, which takes ten times as long, the
-// first eighth. kThreadSanitizer: for tests of races that are meant.
+// first eighth, or another part. kThreadSanitizer: for tests of races that are meant.
 #pragma once
 
 namespace tapir::test {
@@ -17,8 +17,8 @@ inline constexpr bool kThreadSanitizer = false;
 #endif
 
 template <class Int>
-constexpr Int share(Int n) {
-    return kSanitized ? (n + 7) / 8 : n;
+constexpr Int share(Int n, Int part = 8) {
+    return kSanitized ? (n + part - 1) / part : n;
 }
 
 }  // namespace tapir::test

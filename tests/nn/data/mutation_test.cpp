@@ -107,7 +107,7 @@ TEST_CASE("a damaged file is read or refused by every reader") {
          {"(3 (2 It) (4 (2 's) (4 lovely)))\n\n(1 a)\n", "(2 (2 a\\/b) (2 -LRB-))\r\n", "(4 (3 (2 (1 a) (0 b))))"},
          [](const std::string& p) { data::read_ptb(p); }},
     };
-    const auto share = [](int n) { return test::kSanitized ? n / 4 : n; };  // with fewer, too few files can be read
+    const auto share = [](int n) { return test::share(n, 4); };  // of an eighth, too few files can be read
     Random random;
     for (const Reader& reader : readers) {
         int read = 0, refused = 0;
