@@ -56,9 +56,7 @@ int fuse_convolutions(Graph& graph, const std::function<bool(const Graph::Node&)
         taken.insert(nodes.begin(), nodes.end());
         joined.push_back({nodes, fused_convolution(node->attributes(), has_addend, ending, keeps_weight), inputs, {y}});
     }
-    const int changes = static_cast<int>(joined.size());
-    if (changes > 0) graph.join(std::move(joined));
-    return changes;
+    return rewrite::join(graph, std::move(joined));
 }
 
 }  // namespace tapir

@@ -43,9 +43,7 @@ class JoinFuser {
             else if (joins_channels(*node))
                 from_cat(node.get());
         }
-        const int changes = static_cast<int>(joined_.size());
-        if (changes > 0) graph_.join(std::move(joined_));
-        return changes;
+        return rewrite::join(graph_, std::move(joined_));
     }
 
  private:

@@ -3,6 +3,7 @@
 
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/trace/passes/passes.h"
+#include "tapir/autograd/trace/passes/rewrite_impl.h"
 #include "tapir/ops/forms_impl.h"
 #include "tapir/ops/linear/packed_linear_impl.h"
 
@@ -53,9 +54,7 @@ int pack_weights(Graph& graph, const std::function<bool(const Graph::Node&)>& ta
         attributes.set("out_features", SymInt(node->inputs[1]->data.size(0)));
         packed.push_back({{node}, std::move(attributes), inputs, node->results});
     }
-    const int changes = static_cast<int>(packed.size());
-    if (changes > 0) graph.join(std::move(packed));
-    return changes;
+    return rewrite::join(graph, std::move(packed));
 }
 
 }  // namespace tapir

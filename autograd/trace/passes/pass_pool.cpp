@@ -16,9 +16,7 @@ int drop_pool_indices(Graph& graph, const std::function<bool(const Graph::Node&)
         for (const auto& [name, value] : node->attributes().all()) attributes.set(name, value);
         without.push_back({{node.get()}, std::move(attributes), node->inputs, {node->results[0]}});
     }
-    const int changes = static_cast<int>(without.size());
-    if (changes > 0) graph.join(std::move(without));
-    return changes;
+    return rewrite::join(graph, std::move(without));
 }
 
 }  // namespace tapir

@@ -205,6 +205,12 @@ bool has_one_use(const Graph& graph, const Value* value) {
 
 Node* only_user(const Graph& graph, const Value* value) { return has_one_use(graph, value) ? value->uses[0].node : nullptr; }
 
+int join(Graph& graph, std::vector<Graph::Joined> joined) {
+    const int changes = static_cast<int>(joined.size());
+    if (changes > 0) graph.join(std::move(joined));
+    return changes;
+}
+
 bool is_elementwise(const Node& node) {
     const OpForm* form = &node.form();
     return !std::less<>()(form, elementwise_forms) && std::less<>()(form, elementwise_forms + kElementwiseOps) && node.results.size() == 1;

@@ -51,6 +51,8 @@ bool has_one_use(const Graph& graph, const Value* value);
 /// The node that alone takes the value; null: there are several, or the graph hands the value out.
 Node* only_user(const Graph& graph, const Value* value);
 bool is_output(const Graph& graph, const Value* value);
+/// Joins all of these, and returns their number.
+int join(Graph& graph, std::vector<Graph::Joined> joined);
 /// Tells if a node's results share the memory of one of its inputs.
 enum class Sharing { never, maybe, always };
 Sharing sharing_of(const Node& node, std::size_t input);
