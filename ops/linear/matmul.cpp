@@ -226,13 +226,14 @@ void multiply_all(const Tensor& out, const Tensor& a, const Tensor& b, int64_t m
         rows &= left.batch.raw(d) == 1 || left.batch_strides.raw(d) == stride;
         stride *= left.batch.raw(d);
     }
-    if (right.batch.numel() == 1 && (count == 1 || (rows && left.batch.numel() == count))) {
+    const bool has_one_b = right.batch.numel() == 1 && left.batch.numel() == count;
+    if (has_one_b && (count == 1 || rows)) {
         p.m = count * m;
         p.a_row = row;
         return multiply(p, device);
     }
     // Rows in another order, as of (batch, length, features) turned to (length, batch, features), are copied into order to be one product.
-    bool may_be_one = device == cpu && right.batch.numel() == 1 && left.batch.numel() == count && left.col == 1 && !is_deterministic();
+    bool may_be_one = has_one_b && device == cpu && left.col == 1 && !is_deterministic();
     for (int d = 0; d < left.batch.rank(); ++d) may_be_one &= left.batch.raw(d) == 1 || left.batch_strides.raw(d) > 0;  // a broadcast would grow
     if (may_be_one && m < kTallRows && n >= kColumnsWorthCopy && !a.is_contiguous()) {
         const detail::UnrecordedParts parts;
