@@ -259,8 +259,10 @@ Attributes Attributes::with(const DimSizes& sizes, const Loc& loc, bool partly) 
             if (s.name != field.name) continue;
             if (s.element == kInGraph) {
                 auto& part = in<std::shared_ptr<const Graph>>(field);
-                part = std::make_shared<const Graph>(part->with_outer(sizes, loc));
-                if (part->is_symbolic()) result.symbolic_.push_back(s);  // more dimensions may be known when it runs
+                const std::vector<std::string> dims = part->dims();
+                const bool has_one = std::any_of(dims.begin(), dims.end(), [&](const std::string& dim) { return sizes.contains(dim); });
+                if (has_one) part = std::make_shared<const Graph>(part->with_outer(sizes, loc));  // else its plans serve all sizes
+                if (part->is_symbolic()) result.symbolic_.push_back(s);                           // more dimensions may be known when it runs
                 continue;
             }
             if (partly && !s.value.with(sizes, loc).is_number()) {
