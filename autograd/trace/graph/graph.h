@@ -33,6 +33,7 @@ namespace detail {
 class GraphReader;
 class Plan;
 void run_in_order(const Graph& graph, const Tensor* const* given, Tensor* results, const Loc& loc);
+std::size_t planned_bytes(const Graph& graph);
 }  // namespace detail
 
 /// The only output of a graph: a Tensor. graph(x)[0] does not compile: for graph({x}), a list, [0] is the first output, but for a
@@ -288,6 +289,7 @@ class Graph {
     struct Plans;
     detail::Plan& plan(const std::vector<std::string>& outputs, const Loc& loc) const;
     friend void detail::run_in_order(const Graph& graph, const Tensor* const* given, Tensor* results, const Loc& loc);
+    friend std::size_t detail::planned_bytes(const Graph& graph);
     void changed() noexcept;
     mutable std::atomic<Plans*> plans_{nullptr};
 };

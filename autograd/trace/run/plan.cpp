@@ -7,15 +7,17 @@
 #include "tapir/autograd/trace/passes/passes.h"
 #include "tapir/autograd/trace/passes/rewrite_impl.h"
 #include "tapir/autograd/trace/passes/simplify_impl.h"
+#include "tapir/autograd/trace/passes/slice_batch_impl.h"
 #include "tapir/autograd/trace/run/frame_impl.h"
 #include "tapir/autograd/trace/run/fused_impl.h"
 #include "tapir/core/fail_impl.h"
+#include "tapir/core/parallel.h"
 #include "tapir/core/thread_impl.h"
 
 namespace tapir::detail {
 namespace {
 
-constexpr std::size_t kMostFrames = 4;  // limit on the unused frames of one plan
+constexpr std::size_t kMostFrames = 4;  // limit on the unused frames of one plan, where there are not more threads
 
 // Without names: all outputs. Then the values of guards. Then, without names, the values of updates.
 std::vector<const Graph::Value*> wanted_values(const Graph& graph, const std::vector<std::string>& outputs, const Loc& loc) {
@@ -89,7 +91,7 @@ void add_inputs_of_sizes(const Graph& graph, Needed& needed) {
 }
 
 // Prepares the graph that runs: joins the needed element-wise ops.
-Graph prepared(Graph graph, const std::vector<std::string>& outputs, const Loc& loc) {
+Graph prepared(Graph graph, const std::vector<std::string>& outputs, bool in_slices, const Loc& loc) {
     remove_gradient_stops(graph, /*only_idle=*/false);
 #ifndef TAPIR_RUNTIME  // the runtime has no simplifications: optimize() does this before a graph is saved
     rewrite::simplify_overwriting(graph);
@@ -101,6 +103,7 @@ Graph prepared(Graph graph, const std::vector<std::string>& outputs, const Loc& 
     }
     const auto is_needed = [&](const Graph::Node& node) { return nodes.count(&node) > 0; };
 #ifndef TAPIR_RUNTIME  // which has no oneDNN, and so no images with their channels last
+    if (in_slices) slice_batch(graph, is_needed);
     // Joins first: they take relu ops that convolutions would.
     fuse_joins(graph, is_needed);
     fuse_convolutions(graph, is_needed);
@@ -166,8 +169,9 @@ class Plan::Slots {
     std::unordered_map<const Graph::Value*, int> of_;
 };
 
-Plan::Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc)
-    : graph_(prepared(graph, outputs, loc)), outputs_(std::move(outputs)), is_whole_(outputs_.empty()), writes_inputs_(writes_inputs(graph)) {
+Plan::Plan(const Graph& graph, std::vector<std::string> outputs, bool in_slices, const Loc& loc)
+    : graph_(prepared(graph, outputs, in_slices, loc)), outputs_(std::move(outputs)), is_whole_(outputs_.empty()),
+      writes_inputs_(writes_inputs(graph)) {
     const std::vector<const Graph::Value*> wanted = wanted_values(graph_, outputs_, loc);
     const std::size_t result_count = is_whole_ ? graph_.outputs().size() : outputs_.size();
     Needed needed = needed_for(graph_, wanted, is_whole_);
@@ -301,7 +305,7 @@ std::unique_ptr<Plan::Frame> Plan::other_frame(const Tensor* const* given, AtHan
             idle_.erase(std::next(found).base());
             return frame;
         }
-        if (idle_.size() >= kMostFrames) idle_.erase(idle_.begin());
+        if (idle_.size() >= std::max(kMostFrames, at(num_threads()))) idle_.erase(idle_.begin());
     }
     return make_frame(given, loc);
 }
@@ -329,6 +333,12 @@ std::size_t Plan::planned_bytes() {
     for (const AtHand& place : at_hand_) bytes += place.bytes.load(std::memory_order_relaxed);
     const std::lock_guard lock(mutex_);
     for (const std::unique_ptr<Frame>& frame : idle_) bytes += bytes_in(*frame);
+    for (const Step& step : steps_) {
+        if (!step.node->attributes().has_graph()) continue;
+        for (const auto& [name, attribute] : step.node->attributes().all()) {
+            if (const auto* part = std::get_if<std::shared_ptr<const Graph>>(&attribute); part && *part) bytes += detail::planned_bytes(**part);
+        }
+    }
     return bytes;
 }
 

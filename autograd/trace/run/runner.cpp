@@ -395,7 +395,7 @@ struct Graph::Plans {
     detail::Plan* find(const Graph& graph, const std::vector<std::string>& outputs, const Loc& loc) {
         const std::lock_guard lock(mutex);
         auto known = std::find_if(plans.begin(), plans.end(), [&](const auto& one) { return one->outputs() == outputs; });
-        if (known == plans.end()) known = plans.insert(known, std::make_unique<detail::Plan>(graph, outputs, loc));
+        if (known == plans.end()) known = plans.insert(known, std::make_unique<detail::Plan>(graph, outputs, /*in_slices=*/false, loc));
         last.store(known->get(), std::memory_order_release);
         return known->get();
     }
@@ -451,6 +451,15 @@ void detail::run_in_order(const Graph& graph, const Tensor* const* given, Tensor
     graph.plan(all, loc).run(given, results, loc);
 }
 
+std::size_t detail::planned_bytes(const Graph& graph) {
+    Graph::Plans* plans = graph.plans_.load(std::memory_order_acquire);
+    if (!plans) return 0;
+    const std::lock_guard lock(plans->mutex);
+    std::size_t bytes = 0;
+    for (const auto& one : plans->plans) bytes += one->planned_bytes();
+    return bytes;
+}
+
 // --- CompiledGraph ---------------------------------------------------------------------------------------------------------------
 
 struct CompiledGraph::State {
@@ -460,7 +469,7 @@ struct CompiledGraph::State {
     std::vector<std::string> input_names;
 
     State(const Graph& from, const std::vector<std::string>& outputs, const Loc& loc)
-        : graph(from), plan(graph, outputs, loc), inputs(plan.needed_inputs()) {
+        : graph(from), plan(graph, outputs, /*in_slices=*/true, loc), inputs(plan.needed_inputs()) {
         for (const int i : inputs) input_names.push_back(graph.inputs()[static_cast<std::size_t>(i)]->name);
     }
 };

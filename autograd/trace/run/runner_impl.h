@@ -24,8 +24,9 @@ namespace tapir::detail {
 /// The steps that compute some outputs. Several threads may run it at once: each takes a Frame.
 class Plan {
  public:
-    /// outputs: names; empty: all outputs, and updates are written. Throws ValueError for unknown names.
-    Plan(const Graph& graph, std::vector<std::string> outputs, const Loc& loc);
+    /// outputs: names; empty: all outputs, and updates are written. in_slices: may run for a part of the batch at a time, where nobody replaces
+    /// the graph's tensors. Throws ValueError for unknown names.
+    Plan(const Graph& graph, std::vector<std::string> outputs, bool in_slices, const Loc& loc);
     ~Plan();
     Plan(const Plan&) = delete;
     Plan& operator=(const Plan&) = delete;
@@ -36,7 +37,7 @@ class Plan {
     std::size_t result_count() const noexcept { return result_slots_.size(); }
     /// The indices of the graph's inputs that are needed.
     std::vector<int> needed_inputs() const;
-    /// Bytes of the blocks for results, over all frames.
+    /// Bytes of the blocks for results, over all frames, also those of the graphs in its nodes.
     std::size_t planned_bytes();
     struct Captured;
 
@@ -117,6 +118,8 @@ class Plan {
 
 /// Graph::run for all outputs: takes the graph's inputs in order, and room for all its outputs.
 void run_in_order(const Graph& graph, const Tensor* const* given, Tensor* results, const Loc& loc);
+/// The sum of its plans' planned_bytes().
+std::size_t planned_bytes(const Graph& graph);
 
 /// Tensors by index, null at first.
 struct Given {
