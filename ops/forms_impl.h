@@ -14,7 +14,8 @@ extern const OpForm cat_form, expand_form, permute_form, pieces_form, reshape_fo
 extern const OpForm all_form, amax_form, amin_form, any_form, logsumexp_form, mean_form, prod_form, sum_form;
 extern const OpForm batch_norm_form, conv_transpose_form, convolution_form, linear_form, matmul_form, max_pool_form, max_pool_values_form,
     packed_linear_form;
-extern const OpForm avg_pool_form, group_norm_form, interpolate_form, layer_norm_form, log_softmax_form, softmax_form;
+extern const OpForm avg_pool_form, cumsum_form, embedding_form, flip_form, group_norm_form, interpolate_form, layer_norm_form, log_softmax_form,
+    pad_form, pixel_shuffle_form, pixel_unshuffle_form, rms_norm_form, softmax_form;
 extern const OpForm masked_fill_form, where_form, cond_form, scan_form, while_loop_form, fused_form, fused_reduce_form, in_slices_form;
 
 // Of the rows of elementwise.def.

@@ -74,7 +74,7 @@ struct Call {
     const Sizes& shape(int i) const { return node.inputs[static_cast<std::size_t>(i)]->shape; }
     const Sizes& result() const { return node.results[0]->shape; }
     int result_rank() const { return static_cast<int>(result().size()); }
-    /// An attribute that is a dimension of operand 0, or of the result.
+    /// An attribute that is a dimension of operand 0.
     int along(const char* name) const { return counted(std::get<SymInt>(node.attributes().get(name)), rank(0)); }
     static int counted(const SymInt& dim, int of) { return static_cast<int>(dim.number() < 0 ? dim.number() + of : dim.number()); }
     /// The dimension of operand 0, if the others are the same for all examples.
@@ -123,7 +123,7 @@ int of_matmul(const Call& c) {
     if (a >= 0) return c.unless(behind_a == 0 || !is_one(1, behind_a), rank - 1 - behind_a);
     return c.unless(behind_b == 1 || !is_one(0, behind_b), rank - 1 - behind_b);
 }
-int of_softmax(const Call& c) { return c.unless(c.along("dim") == c.dim(0), c.dim(0)); }
+int of_others_along(const Call& c) { return c.unless(c.along("dim") == c.dim(0), c.dim(0)); }
 int of_layer_norm(const Call& c) {
     const int normalized = static_cast<int>(rewrite::sizes_of(c.node, "normalized_shape").size());
     return c.unless(c.only_first() < 0 || c.dim(0) >= c.rank(0) - normalized, c.dim(0));
@@ -153,8 +153,23 @@ int of_permute(const Call& c) {
     const std::vector<int> dims = rewrite::dims_of(c.node, "dims");
     return static_cast<int>(std::find(dims.begin(), dims.end(), c.dim(0)) - dims.begin());
 }
-int of_slice(const Call& c) { return c.unless(c.along("dim") == c.dim(0), c.dim(0)); }
 int of_select(const Call& c) { return c.unless(c.along("dim") == c.dim(0), c.dim(0) - (c.along("dim") < c.dim(0) ? 1 : 0)); }
+int of_embedding(const Call& c) { return c.only_first(); }
+int of_flip(const Call& c) {
+    const std::vector<int> dims = rewrite::dims_of(c.node, "dims");
+    return c.unless(std::find(dims.begin(), dims.end(), c.dim(0)) != dims.end(), c.dim(0));
+}
+int of_pad(const Call& c) {  // two widths for each of the last dimensions
+    return c.unless(c.dim(0) >= c.rank(0) - static_cast<int>(rewrite::sizes_of(c.node, "pad").size()) / 2, c.dim(0));
+}
+int of_shuffle(const Call& c) { return c.unless(c.dim(0) >= c.rank(0) - 3, c.dim(0)); }
+int of_stack(const Call& c) {
+    for (int i = 1; i < c.count(); ++i) {
+        if (c.dim(i) != c.dim(0)) return kMixed;
+    }
+    const int dim = Call::counted(std::get<SymInt>(c.node.attributes().get("dim")), c.result_rank());
+    return c.dim(0) + (dim <= c.dim(0) ? 1 : 0);
+}
 int of_cat(const Call& c) {
     for (int i = 1; i < c.count(); ++i) {
         if (c.dim(i) != c.dim(0)) return kMixed;
@@ -176,8 +191,8 @@ constexpr Rule rules[] = {
     {&interpolate_form, of_images},
     {&linear_form, of_linear},
     {&matmul_form, of_matmul},
-    {&softmax_form, of_softmax},
-    {&log_softmax_form, of_softmax},
+    {&softmax_form, of_others_along},
+    {&log_softmax_form, of_others_along},
     {&layer_norm_form, of_layer_norm},
     {&sum_form, of_reduction},
     {&mean_form, of_reduction},
@@ -187,9 +202,18 @@ constexpr Rule rules[] = {
     {&expand_form, of_expand},
     {&transpose_form, of_transpose},
     {&permute_form, of_permute},
-    {&slice_form, of_slice},
+    {&slice_form, of_others_along},
     {&select_form, of_select},
     {&cat_form, of_cat},
+    {&stack_form, of_stack},
+    {&embedding_form, of_embedding},
+    {&rms_norm_form, of_layer_norm},
+    {&logsumexp_form, of_reduction},
+    {&cumsum_form, of_others_along},
+    {&flip_form, of_flip},
+    {&pad_form, of_pad},
+    {&pixel_shuffle_form, of_shuffle},
+    {&pixel_unshuffle_form, of_shuffle},
 };
 
 bool is_number(const Sizes& shape, int but) {
@@ -327,7 +351,7 @@ Step Plan::step_of(Node* node) const {
     for (const Value* input : node->inputs) {
         const int dim = examples_.of(input);
         if (dim < 0) {
-            step.weights += bytes_of(input, kNone);
+            step.weights += node->is(embedding_form) ? 0 : bytes_of(input, kNone);  // few rows of it are read
         } else if (!is_joined && (rewrite::is_pointwise(*node) || node->is(batch_norm_form)) && input->maker && input->uses.size() == 1) {
             is_joined = true;
         } else {

@@ -80,6 +80,12 @@ const std::vector<Case>& apart() {
          [](const Tensor& x) { return x.index({Slice(), 1}) + x.index({Slice(), Slice(), Slice(1, 2)}).squeeze(2).sum(1, true); },
          {6, 3, 4}},
         {"joined", [](const Tensor& x) { return cat({x, x * 2}, 1); }, {6, 3, 4}},
+        {"stacked", [](const Tensor& x) { return stack({x, x * 2}, 0).sum(0) + stack({x, x}, -1).sum(-1); }, {6, 3, 4}},
+        {"rows of a table", [](const Tensor& x) { return embedding(clamp(x * 3, 0, 4).to(int64), weight({5, 2})); }, {6, 3}},
+        {"rms norm", [](const Tensor& x) { return rms_norm(x, {4}, weight({4})) + logsumexp(x, {2}, true); }, {6, 3, 4}},
+        {"along others", [](const Tensor& x) { return cumsum(x, 1) + flip(x, {1, 2}); }, {6, 3, 4}},
+        {"padded", [](const Tensor& x) { return pad(x, {1, 2, 0, 1}) * 2; }, {6, 3, 4}},
+        {"shuffled pixels", [](const Tensor& x) { return pixel_unshuffle(pixel_shuffle(x, 2) * 2, 2); }, {6, 4, 3, 3}},
         {"joined with what is repeated", [](const Tensor& x) { return cat({weight({1, 1, 4}).expand({x.size(0), 1, 4}), x}, 1); }, {6, 3, 4}},
     };
     return cases;
@@ -102,6 +108,8 @@ const std::vector<Case>& mixing() {
         {"batch norm in training", [](const Tensor& x) { return batch_norm(x, {}, {}, {}, {}, {.training = true}); }, {6, 3, 4}},
         {"layer norm over the batch", [](const Tensor& x) { return layer_norm(transpose(x, 0, 1), {6}); }, {6, 6}},
         {"cumulative sums", [](const Tensor& x) { return cumsum(x, 0); }, {6, 3}},
+        {"padded in the batch", [](const Tensor& x) { return pad(x, {0, 0, 1, 0}); }, {6, 3}},
+        {"a rule over the batch", [](const Tensor& x) { return logsumexp(x, {0}); }, {6, 6}},
         {"flipped", [](const Tensor& x) { return x + flip(x, {0}); }, {6, 3}},
         {"rolled", [](const Tensor& x) { return x + roll(x, 1, 0); }, {6, 3}},
         {"one example for all", [](const Tensor& x) { return x + x[0]; }, {6, 6}},
