@@ -602,10 +602,13 @@ Tensor linear(In x, In weight, const Tensor& bias) {
 
 namespace {
 
+// True if x * factor is x.
+bool is_one(Scalar factor, const Tensor& x) { return factor.as_double() == 1 && is_floating(x.dtype()); }
+
 // A beta or an alpha of 0 drops its term, even nan and infinity, as in PyTorch.
 Tensor plus_product(const char* op, const In& c, const Tensor& product, Scalar beta, Scalar alpha) {
-    const Tensor scaled = alpha.as_double() != 0 ? product * alpha : gated_mul(alpha, In(product, c.loc));
-    if (beta.as_double() != 0) return c.tensor * beta + scaled;
+    const Tensor scaled = is_one(alpha, product) ? product : alpha.as_double() != 0 ? product * alpha : gated_mul(alpha, In(product, c.loc));
+    if (beta.as_double() != 0) return (is_one(beta, c.tensor) ? c.tensor : c.tensor * beta) + scaled;
     if (broadcast_shapes(c.tensor.shape(), product.shape(), op, c.loc) == product.shape()) return scaled;
     return scaled + zeros_like(c);
 }
@@ -631,7 +634,18 @@ Tensor add_product(const char* op, const In& c, const In& a, int a_dim, const In
 
 }  // namespace
 
-Tensor addmm(In c, In a, In b, Scalar beta, Scalar alpha) { return add_product("addmm", c, a, 2, b, 2, beta, alpha); }
+// A row that is added to each row of a product: one op. (In batch() a weight turned anew would be another one in each instance.)
+static bool is_linear(const Tensor& c, const Tensor& a, const Tensor& b, Scalar beta, Scalar alpha) {
+    if (!c.defined() || !a.defined() || !b.defined() || c.dim() != 1 || a.dim() != 2 || b.dim() != 2 || detail::thread.autocast || detail::in_batch())
+        return false;
+    const bool fits = a.size(1) == b.size(0) && c.size(0) == b.size(1) && c.dtype() == a.dtype() && a.dtype() == b.dtype();
+    return fits && is_one(alpha, a) && is_one(beta, c) && c.device() == a.device() && a.device() == b.device();
+}
+
+Tensor addmm(In c, In a, In b, Scalar beta, Scalar alpha) {
+    if (is_linear(c.tensor, a.tensor, b.tensor, beta, alpha)) return linear(a, In(transpose(b, 0, 1), c.loc), c.tensor);
+    return add_product("addmm", c, a, 2, b, 2, beta, alpha);
+}
 Tensor baddbmm(In c, In a, In b, Scalar beta, Scalar alpha) { return add_product("baddbmm", c, a, 3, b, 3, beta, alpha); }
 Tensor addmv(In c, In a, In x, Scalar beta, Scalar alpha) { return add_product("addmv", c, a, 2, x, 1, beta, alpha); }
 

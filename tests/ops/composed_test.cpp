@@ -99,6 +99,27 @@ TEST_CASE("products of rows in another order are those of the rows in order") {
     }
 }
 
+TEST_CASE("addmm with a row is a product and a sum, with their gradients", "[ops]") {
+    manual_seed(1);
+    for (const DType dtype : {float64, float32}) {
+        const Tensor row = randn({5}, dtype).requires_grad_(), a = randn({4, 3}, dtype).requires_grad_(), b = randn({3, 5}, dtype).requires_grad_();
+        Tape tape;
+        const Tensor y = addmm(row, a, b), wanted = row + mm(a, b);
+        const double tolerance = dtype == float64 ? 1e-12 : 1e-5;
+        CHECK(allclose(y, wanted, tolerance, tolerance));
+        const std::vector<Tensor> got = tape.gradient(sum(square(y)), {row, a, b}, {.retain_graph = true});
+        const std::vector<Tensor> of_parts = tape.gradient(sum(square(wanted)), {row, a, b});
+        for (std::size_t i = 0; i < got.size(); ++i) CHECK(allclose(got[i], of_parts[i], tolerance, tolerance));
+    }
+    // Not one op: other scales, other dtypes, other shapes.
+    const Tensor row = ones({2}), a = eye(2), b = full({2, 2}, 2.0);
+    CHECK(equal(addmm(row, a, b, 3, 2), tensor({{7.0, 7.0}, {7.0, 7.0}}, float32)));
+    CHECK(addmm(row.to(float64), a, b).dtype() == float64);
+    CHECK(equal(addmm(ones({2}, int64), ones({2, 2}, int64), ones({2, 2}, int64)), full({2, 2}, 3, int64)));
+    CHECK(equal(addmm(ones({1}), a, b), b + 1));
+    FAILS(ShapeError, "addmm", addmm(ones({3}), a, b));
+}
+
 TEST_CASE("products added to a tensor that beta = 0 leaves out") {
     const Tensor bad = full({2, 2}, NAN);
     CHECK(equal(addmm(bad, eye(2), eye(2), 0), eye(2)));
