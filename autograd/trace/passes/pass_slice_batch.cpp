@@ -303,9 +303,9 @@ struct Step {
 double cost(double moved, double weights, double examples) { return moved * std::min(1.0, examples * moved / kCache) + weights / examples; }
 
 // The part of the graph that could run in slices: its nodes, in order.
-class Plan {
+class Slicing {
  public:
-    Plan(const Graph& graph, const Examples& examples, double batch) : examples_(examples), batch_(batch) {
+    Slicing(const Graph& graph, const Examples& examples, double batch) : examples_(examples), batch_(batch) {
         for (const auto& node : graph.nodes()) {
             if (node->results.empty() || examples.of(node->results[0]) < 0) continue;
             place_[node.get()] = static_cast<int>(steps_.size());
@@ -344,7 +344,7 @@ class Plan {
     std::array<double, kSizes> sizes_{};
 };
 
-Step Plan::step_of(Node* node) const {
+Step Slicing::step_of(Node* node) const {
     Step step{node};
     if (node->form().is_view) return step;
     bool is_joined = false;  // with the op that makes an operand, which nobody else reads
@@ -363,7 +363,7 @@ Step Plan::step_of(Node* node) const {
 }
 
 // Notes that a result of step i is used by later ones. Between them a stretch can begin only if it can leave the slices there.
-void Plan::cross(int i, const Value* result) {
+void Slicing::cross(int i, const Value* result) {
     int last = examples_.is_output(result) ? static_cast<int>(steps_.size()) : i;
     for (const Graph::Use& use : result->uses) {
         const auto user = place_.find(use.node);
@@ -379,7 +379,7 @@ void Plan::cross(int i, const Value* result) {
 }
 
 // The path of the least bytes: for each step and each size, from the best size of the step before it.
-std::vector<Plan::Stretch> Plan::stretches() {
+std::vector<Slicing::Stretch> Slicing::stretches() {
     const auto cost_at = [&](const Step& step, int size) {
         return cost(step.moved, step.weights, size == kSizes ? batch_ : sizes_[static_cast<std::size_t>(size)]);
     };
@@ -426,7 +426,7 @@ std::vector<Plan::Stretch> Plan::stretches() {
     return found;
 }
 
-std::vector<Plan::Stretch> Plan::one_stretch(std::int64_t examples_in_slice) const {
+std::vector<Slicing::Stretch> Slicing::one_stretch(std::int64_t examples_in_slice) const {
     std::size_t end = can_end_ ? steps_.size() : 0;
     for (std::size_t i = 1; i < steps_.size() && !can_end_; ++i) end = steps_[i].can_begin ? i : end;
     Stretch stretch{{}, examples_in_slice};
@@ -438,7 +438,7 @@ std::vector<Plan::Stretch> Plan::one_stretch(std::int64_t examples_in_slice) con
 // --- The graph of a slice ---------------------------------------------------------------------------------------------------------
 
 // The graph of a stretch, for any number of examples, in place of its nodes. rows: this number.
-std::optional<Graph::Joined> sliced(const Plan::Stretch& stretch, const Examples& examples, const SymInt& rows) {
+std::optional<Graph::Joined> sliced(const Slicing::Stretch& stretch, const Examples& examples, const SymInt& rows) {
     const std::unordered_set<const Node*> inside(stretch.nodes.begin(), stretch.nodes.end());
     const auto shape_of = [&](const Value* value) {
         Sizes shape = value->shape;
@@ -505,13 +505,13 @@ int slice_batch(Graph& graph, const std::function<bool(const Graph::Node&)>& tak
     const bool is_name = !batch.is_number() && batch == SymInt::dim(batch.str());
     if (batch.is_number() ? batch.number() < 2 : !is_name) return 0;
     const Examples examples(graph, batch, takes);
-    Plan plan(graph, examples, is_name ? kUsualBatch : static_cast<double>(batch.number()));
+    Slicing slicing(graph, examples, is_name ? kUsualBatch : static_cast<double>(batch.number()));
     std::string name = "examples";  // one that the graph does not have: its sizes must not become those of a slice
     const std::vector<std::string> taken = graph.dims();
     while (std::find(taken.begin(), taken.end(), name) != taken.end()) name += "_";
     const SymInt rows = SymInt::dim(name);
     std::vector<Graph::Joined> joined;
-    for (const Plan::Stretch& stretch : every > 0 ? plan.one_stretch(every) : plan.stretches()) {
+    for (const Slicing::Stretch& stretch : every > 0 ? slicing.one_stretch(every) : slicing.stretches()) {
         if (auto one = sliced(stretch, examples, rows)) joined.push_back(std::move(*one));
     }
     return rewrite::join(graph, std::move(joined));
