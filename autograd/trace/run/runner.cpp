@@ -1,6 +1,8 @@
 // Runs a graph as steps over slots: without records, names and checks, in memory that is reused.
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "tapir/autograd/backward_impl.h"
@@ -462,6 +464,12 @@ std::size_t detail::planned_bytes(const Graph& graph) {
 
 // --- CompiledGraph ---------------------------------------------------------------------------------------------------------------
 
+// TAPIR_SLICES=off: to compare.
+static bool may_slice() {
+    const char* const wish = std::getenv("TAPIR_SLICES");
+    return !wish || std::strcmp(wish, "off") != 0;
+}
+
 struct CompiledGraph::State {
     Graph graph;  // a copy, for its names
     detail::Plan plan;
@@ -469,7 +477,7 @@ struct CompiledGraph::State {
     std::vector<std::string> input_names;
 
     State(const Graph& from, const std::vector<std::string>& outputs, const Loc& loc)
-        : graph(from), plan(graph, outputs, /*in_slices=*/true, loc), inputs(plan.needed_inputs()) {
+        : graph(from), plan(graph, outputs, may_slice(), loc), inputs(plan.needed_inputs()) {
         for (const int i : inputs) input_names.push_back(graph.inputs()[static_cast<std::size_t>(i)]->name);
     }
 };
