@@ -376,5 +376,12 @@ TEST_CASE("in_slices made by hand is refused where its parts do not fit") {
     const auto body = std::get<std::shared_ptr<const Graph>>(node->attributes().get("body"));
     auto other = std::make_shared<Graph>(trace([](const Tensor& t) { return sum(t, 0); }, {{"x0", x, {"examples"}}}));
     CHECK_THROWS_AS(with("body", std::shared_ptr<const Graph>(other)).run({{"x", x}}), Error);
+    auto of_two = std::make_shared<Graph>(trace([](const Tensor& a, const Tensor& b) { return a + b; }, {{"x0", x}, {"x1", x}}));
+    CHECK_THROWS_AS(with("body", std::shared_ptr<const Graph>(of_two)).run({{"x", x}}), ValueError);
     CHECK(Graph::parse(graph.str()).str() == graph.str());
+    const Tensor scale = values({3});
+    Graph scaled = trace([](const Tensor& a, const Tensor& s) { return a * s; }, {{"x", x}, {"scale", scale}});
+    REQUIRE(slice_batch(scaled, {}, 2) == 1);
+    scaled.edit_attributes(scaled.nodes()[0].get()).set("sliced", SymInt(2));
+    CHECK_THROWS_AS(scaled.run({{"x", x}, {"scale", scale}}), ShapeError);
 }
