@@ -46,6 +46,11 @@ Tensor rows_of(const TensorImpl* whole, std::int64_t begin, std::int64_t rows) {
     return detail::make_view(whole, whole->rank, shape.data(), whole->strides, begin * whole->strides[0]);
 }
 
+void check_rows(const Tensor& output, std::size_t number, std::int64_t rows) {
+    if (output.dim() > 0 && output.size(0) == rows) return;
+    fail<ShapeError>(Loc{}, "in_slices: output {} of shape {} has not a row for each of {} examples", number, output.shape(), rows);
+}
+
 // The number of slices: as many for each thread, if there are enough examples for all threads. Else the ops share each image out.
 std::int64_t slices_of(std::int64_t batch, std::int64_t examples) {
     const std::int64_t threads = detail::in_part() ? 1 : num_threads(), least = (batch + examples - 1) / examples;
@@ -63,6 +68,7 @@ Written run(const FormCall& x, const SliceAttrs& a, Tensor* results) {
     const std::int64_t batch = x[0].size(0), count = slices_of(batch, a.examples);
     if (count == 1) {
         detail::run_in_order(*a.body, x.inputs, results, Loc{});
+        for (std::size_t k = 0; k < outputs; ++k) check_rows(results[k], k, batch);
         return {};
     }
     const Loc line = detail::call_line;
@@ -78,14 +84,11 @@ Written run(const FormCall& x, const SliceAttrs& a, Tensor* results) {
             given.data[i] = &parts[i];
         }
         detail::run_in_order(*a.body, given.data, made.data(), Loc{});
+        for (std::size_t k = 0; k < outputs; ++k) check_rows(made[k], k, rows);
         std::call_once(has_room, [&] {
             for (std::size_t k = 0; k < outputs; ++k) results[k] = room_for(made[k], batch);
         });
-        for (std::size_t k = 0; k < outputs; ++k) {
-            if (made[k].dim() == 0 || made[k].size(0) != rows)
-                fail<ShapeError>(Loc{}, "in_slices: output {} of shape {} has not a row for each of {} examples", k, made[k].shape(), rows);
-            rows_of(results[k].impl(), begin, rows).copy_(made[k]);
-        }
+        for (std::size_t k = 0; k < outputs; ++k) rows_of(results[k].impl(), begin, rows).copy_(made[k]);
     });
     return {};
 }

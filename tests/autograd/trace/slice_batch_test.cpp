@@ -375,7 +375,14 @@ TEST_CASE("in_slices made by hand is refused where its parts do not fit") {
     CHECK_THROWS_AS(with("examples", SymInt(0)).run({{"x", x}}), ValueError);
     const auto body = std::get<std::shared_ptr<const Graph>>(node->attributes().get("body"));
     auto other = std::make_shared<Graph>(trace([](const Tensor& t) { return sum(t, 0); }, {{"x0", x, {"examples"}}}));
-    CHECK_THROWS_AS(with("body", std::shared_ptr<const Graph>(other)).run({{"x", x}}), Error);
+    auto number = std::make_shared<Graph>(trace([](const Tensor& t) { return sum(t); }, {{"x0", x, {"examples"}}}));
+    const int before = num_threads();
+    for (const int threads : {1, 7}) {  // three slices, and all at once
+        set_num_threads(threads);
+        CHECK_THROWS_AS(with("body", std::shared_ptr<const Graph>(other)).run({{"x", x}}), ShapeError);
+        CHECK_THROWS_AS(with("body", std::shared_ptr<const Graph>(number)).run({{"x", x}}), ShapeError);
+    }
+    set_num_threads(before);
     auto of_two = std::make_shared<Graph>(trace([](const Tensor& a, const Tensor& b) { return a + b; }, {{"x0", x}, {"x1", x}}));
     CHECK_THROWS_AS(with("body", std::shared_ptr<const Graph>(of_two)).run({{"x", x}}), ValueError);
     CHECK(Graph::parse(graph.str()).str() == graph.str());
