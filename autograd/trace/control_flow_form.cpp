@@ -53,11 +53,6 @@ namespace {
 
 using Tensors = std::vector<Tensor>;
 
-bool nobody_looks() noexcept {
-    const auto& thread = detail::thread;
-    return detail::is_runtime || (!thread.observed.here && !thread.log && !thread.autocast && detail::watching_ops == 0);
-}
-
 Tensors operands_of(const FormCall& x, std::size_t from, std::size_t count) {
     Tensors list;
     for (std::size_t i = from; i < from + count; ++i) list.push_back(x[static_cast<int>(i)]);
@@ -135,13 +130,10 @@ Tensors call(const FormCall& x, const ScanAttrs& a) {
     return detail::scan_steps(detail::traced(body), operands_of(x, 0, carries), operands_of(x, carries, xs), a.reverse, a.keep_steps, Loc{});
 }
 
-// Stands for results that are in their place already.
-struct Written {};
-
 template <class Attrs>
-Written run(const FormCall& x, const Attrs& a, Tensor* results) {
+detail::Written run(const FormCall& x, const Attrs& a, Tensor* results) {
     check(x, a);
-    if (nobody_looks()) {
+    if (detail::nobody_looks()) {
         detail::run_planned(x, a, results);
     } else if constexpr (!detail::is_runtime) {
         detail::put_results(results, call(x, a));
@@ -150,10 +142,6 @@ Written run(const FormCall& x, const Attrs& a, Tensor* results) {
 }
 
 }  // namespace
-
-namespace detail {
-static void put_results(Tensor*, Written) {}
-}  // namespace detail
 
 std::vector<detail::NodePart> detail::parts_of(const Attributes& attributes) {
     const OpForm* op = &attributes.form();

@@ -6,6 +6,7 @@
 #include "tapir/autograd/op_form.h"
 #include "tapir/autograd/trace/graph/graph.h"
 #include "tapir/autograd/traced_function.h"
+#include "tapir/core/thread_impl.h"
 
 namespace tapir {
 
@@ -31,6 +32,12 @@ inline void append(std::vector<Tensor>& list, const std::vector<Tensor>& more) {
 inline std::vector<Tensor> slice_of(const std::vector<Tensor>& list, std::size_t from, std::size_t count) {
     return {list.begin() + static_cast<std::ptrdiff_t>(from), list.begin() + static_cast<std::ptrdiff_t>(from + count)};
 }
+
+/// True if ops of this thread need not be seen: then the graphs in a node run as plans.
+inline bool nobody_looks() noexcept { return is_runtime || (!thread.observed.here && !thread.log && !thread.autocast && watching_ops == 0); }
+/// What a form's call returns if the results are in their place already.
+struct Written {};
+inline void put_results(Tensor*, Written) {}
 
 /// A part as a function of its operands; `uses` are its captures.
 struct PartFunction {

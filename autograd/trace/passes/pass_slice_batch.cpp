@@ -33,11 +33,10 @@ constexpr int kMixed = -2;  // or it depends on them in a way that the pass does
 // The dimension of the examples in each value.
 class Examples {
  public:
-    explicit Examples(const Graph& graph, const SymInt& batch, const std::function<bool(const Node&)>& takes) : batch_(batch) {
+    Examples(const Graph& graph, const SymInt& batch, const std::function<bool(const Node&)>& takes) : graph_(graph), batch_(batch) {
         for (const Value* input : graph.inputs()) {
             if (!input->shape.empty() && input->shape[0] == batch) dims_[input] = 0;
         }
-        for (const Graph::Output& output : graph.outputs()) outputs_.insert(output.value);
         for (const auto& node : graph.nodes()) {
             const int dim = takes && !takes(*node) ? kMixed : follow(*node);
             for (const Value* result : node->results) {
@@ -50,7 +49,7 @@ class Examples {
         return known == dims_.end() ? kNone : known->second;
     }
     const SymInt& batch() const noexcept { return batch_; }
-    bool is_output(const Value* value) const { return outputs_.count(value) > 0; }
+    bool is_output(const Value* value) const { return rewrite::is_output(graph_, value); }
 
  private:
     int follow(const Node& node) const;
@@ -58,8 +57,8 @@ class Examples {
     bool has_examples(const Value* result, int dim) const {
         return dim < static_cast<int>(result->shape.size()) && result->shape[static_cast<std::size_t>(dim)] == batch_;
     }
+    const Graph& graph_;
     const SymInt batch_;
-    std::unordered_set<const Value*> outputs_;
     std::unordered_map<const Value*, int> dims_;
 };
 
@@ -81,6 +80,13 @@ struct Call {
     int only_first() const {
         for (int i = 1; i < count(); ++i) {
             if (dim(i) != kNone) return kMixed;
+        }
+        return dim(0);
+    }
+    /// The dimension of all operands, if it is the same.
+    int of_all() const {
+        for (int i = 1; i < count(); ++i) {
+            if (dim(i) != dim(0)) return kMixed;
         }
         return dim(0);
     }
@@ -164,18 +170,10 @@ int of_pad(const Call& c) {  // two widths for each of the last dimensions
 }
 int of_shuffle(const Call& c) { return c.unless(c.dim(0) >= c.rank(0) - 3, c.dim(0)); }
 int of_stack(const Call& c) {
-    for (int i = 1; i < c.count(); ++i) {
-        if (c.dim(i) != c.dim(0)) return kMixed;
-    }
     const int dim = Call::counted(std::get<SymInt>(c.node.attributes().get("dim")), c.result_rank());
-    return c.dim(0) + (dim <= c.dim(0) ? 1 : 0);
+    return c.unless(c.of_all() < 0, c.dim(0) + (dim <= c.dim(0) ? 1 : 0));
 }
-int of_cat(const Call& c) {
-    for (int i = 1; i < c.count(); ++i) {
-        if (c.dim(i) != c.dim(0)) return kMixed;
-    }
-    return c.unless(c.along("dim") == c.dim(0), c.dim(0));
-}
+int of_cat(const Call& c) { return c.unless(c.along("dim") == c.dim(0), c.of_all()); }
 
 struct Rule {
     const OpForm* form;

@@ -5,7 +5,7 @@
 #include "tapir/autograd/trace/control_flow_impl.h"
 #include "tapir/autograd/trace/graph/infer_impl.h"
 #include "tapir/autograd/trace/passes/slice_batch_impl.h"
-#include "tapir/autograd/trace/run/runner_impl.h"
+#include "tapir/autograd/trace/run/frame_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/out_of_memory_impl.h"
@@ -15,9 +15,6 @@
 
 namespace tapir {
 namespace {
-
-// Marks results that are in their place already.
-struct Written {};
 
 void check(const FormCall& x, const SliceAttrs& a) {
     if (!a.body) fail<ValueError>(Loc{}, "in_slices: its graph is missing");
@@ -34,10 +31,9 @@ void check(const FormCall& x, const SliceAttrs& a) {
 
 // A tensor for the rows of all slices, in the layout of one slice.
 Tensor room_for(const Tensor& part, std::int64_t rows) {
-    Shape shape = part.shape();
-    shape.raw(0) = rows;
-    return !part.is_contiguous() && detail::is_channels_last(part.impl()) ? detail::make_channels_last(shape, part.dtype(), part.device(), Loc{})
-                                                                          : detail::make_empty(shape, part.dtype(), part.device(), Loc{});
+    detail::Geometry all(part);
+    all.shape.raw(0) = rows;
+    return all.make(Loc{});
 }
 
 Tensor rows_of(const TensorImpl* whole, std::int64_t begin, std::int64_t rows) {
@@ -58,10 +54,10 @@ std::int64_t slices_of(std::int64_t batch, std::int64_t examples) {
     return std::clamp<std::int64_t>((least + threads - 1) / threads * threads, 1, std::max<std::int64_t>(batch, 1));
 }
 
-Written run(const FormCall& x, const SliceAttrs& a, Tensor* results) {
+detail::Written run(const FormCall& x, const SliceAttrs& a, Tensor* results) {
     check(x, a);
     const std::size_t outputs = a.body->outputs().size();
-    if (detail::thread.observed.here || detail::thread.log || detail::watching_ops) {
+    if (!detail::nobody_looks()) {
         detail::put_results(results, (*a.body)(x.list(), Loc{}));
         return {};
     }
@@ -75,6 +71,7 @@ Written run(const FormCall& x, const SliceAttrs& a, Tensor* results) {
     std::once_flag has_room;
     detail::share_parts(count, num_threads(), [&](std::int64_t s) {
         const detail::CallLine of_caller(line);  // this may be a thread of the pool
+        const detail::PauseRecording pause;
         const std::int64_t begin = s * (batch / count) + std::min(s, batch % count), rows = batch / count + (s < batch % count ? 1 : 0);
         std::vector<Tensor> parts(static_cast<std::size_t>(a.sliced)), made(outputs);
         detail::Given given(static_cast<std::size_t>(x.count));
@@ -104,10 +101,6 @@ ResultTypes types_of(const TypeCall& t, const SliceAttrs& a) {
 }
 
 }  // namespace
-
-namespace detail {
-static void put_results(Tensor*, Written) {}
-}  // namespace detail
 
 TAPIR_FORM(in_slices, Operands::from(1), SliceAttrs, types_of(t, a), run(x, a, results),
            f("body", a.body)("sliced", a.sliced)("examples", a.examples));

@@ -331,6 +331,26 @@ TEST_CASE("a graph in slices runs on several threads, and slices share threads")
     set_num_threads(before);
 }
 
+TEST_CASE("slices on threads of the pool leave nothing on the caller's tape") {
+    manual_seed(12);
+    const Tensor first = randn({16, 3, 3, 3}), second = randn({8, 16, 3, 3}), x = randn({8, 3, 96, 96});
+    const Graph graph = trace([&](const Tensor& t) { return wide(t, first, second); }, {{"x", x, {"batch"}}});
+    const CompiledGraph run = graph.compile();
+    const int before = num_threads();
+    for (const int threads : {1, 2, 4}) {
+        set_num_threads(threads);
+        const Tensor w = randn({8}).requires_grad_();
+        for (int i = 0; i < 3; ++i) {
+            Tape tape;
+            const Tensor y = run(x);
+            CHECK(tape.size() == 0);
+            CHECK(!y.requires_grad());
+            check_same({tape.gradient(sum(y * w), {w})[0]}, {sum(wide(x, first, second), 0)}, 1e-4, 1e-3);
+        }
+    }
+    set_num_threads(before);
+}
+
 TEST_CASE("planned_bytes() counts the memory of slices, which is less") {
     manual_seed(10);
     const auto fn = [](const Tensor& t) { return softmax(t, 1).unsqueeze(3).transpose(1, 2).softmax(1).sum({1, 3}); };
