@@ -129,7 +129,7 @@ Wide<T> fold_all(const ReduceArgs& args, i64 base, bool direct) {
             filled += n;
             count -= n;
         }
-        result = Op::combine(result, static_cast<Wide<T>>(fold_block<Op>(buffer, filled)));
+        result = Op::combine(result, fold<Op>(buffer, filled));
     }
     return result;
 }
