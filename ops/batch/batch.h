@@ -30,7 +30,8 @@ struct BatchReport {
     struct Op {
         std::int64_t together = 0;  // calls that were computed in groups
         std::int64_t groups = 0;
-        std::int64_t alone = 0;  // calls that found no peer
+        std::int64_t alone = 0;    // calls that found no peer
+        std::int64_t at_once = 0;  // calls that did not wait, which would have taken longer: see BatchOptions::all_wait
     };
     std::map<std::string, Op> ops;
     /// Calls of ops that cannot be computed together, "dropout model.cpp:31": they ran at once, one by one.
@@ -53,9 +54,12 @@ struct BatchReport {
 };
 
 struct BatchOptions {
-    std::optional<int> most{};                 // instances that run at the same time; default: 100, of which 16 may have called batch() themselves
+    std::optional<int> most{};                 // instances that run at the same time; default: 100, 50 on the CPU without a tape; 16 that fork
     std::size_t stack = std::size_t{1} << 20;  // bytes of each one's stack; pages take memory when they are used
-    bool together = true;                      // false: one after the other, to compare and to debug; so does TAPIR_BATCH=off
+    /// Without a tape, an op on the CPU mostly takes less time than to wait for peers. So there only convolutions and products with a matrix of 16K
+    /// elements or more wait for them. If this is set, all ops wait everywhere.
+    bool all_wait = false;
+    bool together = true;  // false: one after the other, to compare and to debug; so does TAPIR_BATCH=off
     BatchReport* report = nullptr;
     /// The items are shared out to so many threads of the CPU, and with them the backward pass; the function runs on several at a time then. Each
     /// computes the ops of its own items together. Results are the same but for rounding, and the same each time. With a report, a profiler or another

@@ -91,12 +91,19 @@ struct Grouping {
     std::uint64_t shared = 0, same = 0;
     /// The group adds up in another order than one call does: deterministic calls run alone, so that they give the same to the bit.
     bool rounds_otherwise = false;
+    /// The op waits for its peers in any case: see Note [At once] in scheduler.cpp. Set it where a group reads a weight once for all.
+    bool always_waits = false;
 };
+/// True for a matrix with which the product of a group takes less time than products of one row, by more than it takes to wait.
+inline bool is_worth_waiting(const Tensor& weight) noexcept {
+    constexpr std::int64_t least = 16 * 1024;  // measured; elements
+    return weight.defined() && weight.dim() >= 2 && weight.numel() >= least;
+}
 
 struct BatchCall {
     BatchCall(const OpInfo& called, const Loc& line, const Tensor* const* tensors, int count, const BatchKey& of, Grouping grouping = {}) noexcept
         : op(called), loc(line), operands(tensors), operand_count(count), key(of), shared(grouping.shared | grouping.same), same(grouping.same),
-          rounds_otherwise(grouping.rounds_otherwise) {}
+          rounds_otherwise(grouping.rounds_otherwise), always_waits(grouping.always_waits) {}
     template <int count>
     BatchCall(const OpInfo& called, const Loc& line, const Tensor* const (&tensors)[count], const BatchKey& of = {}, Grouping grouping = {}) noexcept
         : BatchCall(called, line, few, count, of, grouping) {
@@ -124,7 +131,7 @@ struct BatchCall {
     int operand_count;
     BatchKey key;
     std::uint64_t shared, same;  // of the first 64
-    bool rounds_otherwise;
+    bool rounds_otherwise, always_waits;
     bool is_one_block = false, has_number = false;
     double number = 0;
 

@@ -7,6 +7,10 @@
 // Note [Rows]: a group's operands are put together by stack(), its results taken apart by unbind(), each with its record, so that the gradient
 // of a group needs no rule of its own. A result is a row of the group's block in memory, but a tensor with a storage of its own: the
 // program may write to it. Where the rows of operands lie behind each other, as those of a block do, they are not copied.
+//
+// Note [At once]: to wait for peers takes about half a microsecond of the CPU, and most ops of one example take less. They gain all the same where a
+// tape records them, and computes their gradients together, and on a device whose launches are dear. Elsewhere only those wait whose group
+// reads a weight once for all its rows. (SST's trees, state size 64, no tape: 17,900 trees a second instead of 12,700; 16,300 one by one.)
 #include <unistd.h>
 
 #include <algorithm>
@@ -264,7 +268,7 @@ std::int32_t thread_number() noexcept {
 
 class Scheduler {
  public:
-    Scheduler(BatchReport* report, Frame& outermost) noexcept : report_(report), log_(thread.log) {
+    explicit Scheduler(Frame& outermost) noexcept : report_(outermost.options.report), all_wait_(outermost.options.all_wait), log_(thread.log) {
         if (log_) call_ = log_->batches++;
         scheduler = this;
         watching_ops.add(1);
@@ -342,6 +346,17 @@ class Scheduler {
         return laid.elements;
     }
 
+    // Returns true for a call that does not wait: see Note [At once].
+    bool runs_at_once(const BatchCall& call) {
+        if (thread.log || call.always_waits || all_wait_) return false;
+        for (int k = 0; k < call.operand_count; ++k) {
+            const TensorImpl* const x = call.operands[k]->impl();
+            if (x && x->device != cpu) return false;
+        }
+        if (report_) ++report_->ops[call.op.name].at_once;
+        return true;
+    }
+
     // Returns true if the call was computed.
     bool wait(Waiting& call) {
         put_in_group(call);
@@ -388,7 +403,7 @@ class Scheduler {
     }
 
     void start(Frame& frame) {
-        const std::int64_t most = frame.parent ? frame.count : frame.options.most.value_or(100);
+        const std::int64_t most = frame.parent ? frame.count : frame.options.most.value_or(log_ || thread.device != cpu ? 100 : 50);
         while (frame.next < frame.count && frame.running < most && !frame.is_ending()) {
             try {
                 auto instance = std::make_unique<BatchInstance>(frame, frame.next, order_, stack_of(frame.options.stack));
@@ -623,6 +638,7 @@ class Scheduler {
     }
 
     BatchReport* report_;
+    bool all_wait_;
     Log* log_;                // null: nothing is recorded
     std::uint32_t call_ = 0;  // the number of this batch() in it
     BatchShown shown_;
@@ -745,6 +761,10 @@ bool batched(const BatchCall& call, BatchRule rule, std::initializer_list<Tensor
     BatchInstance& instance = *batch_instance;
     check_going_on(instance);
     if (call.rounds_otherwise && is_deterministic()) return false;
+    if (scheduler->runs_at_once(call)) {
+        instance.alone = &call.op;
+        return false;
+    }
     Waiting waiting(instance, call, rule, results);
     if (!describe(waiting, call)) return false;
     ++instance.waits;
@@ -793,12 +813,12 @@ void run_in_parts(Frame& whole, int parts) {
         on_threads(parts, [&](int k) {
             Frame& frame = *frames[static_cast<std::size_t>(k)];
             if (k == 0) {
-                Scheduler(nullptr, frame).run(frame);
+                Scheduler(frame).run(frame);
                 return;
             }
             OpState own = frame.state;
             const Exchanged as(own);
-            Scheduler(nullptr, frame).run(frame);
+            Scheduler(frame).run(frame);
         });
         for (const auto& frame : frames) {
             if (!frame->error) continue;
@@ -871,7 +891,7 @@ void run_batch(std::int64_t count, const std::function<void(std::int64_t)>& body
     } else if (const int parts = parts_of(count, options); parts > 1) {
         run_in_parts(frame, parts);
     } else {
-        Scheduler(options.report, frame).run(frame);
+        Scheduler(frame).run(frame);
     }
     if (!frame.error) return;
     if (log && !parent) log->truncate(records);
@@ -929,10 +949,11 @@ extern const gdb::LayoutEntry tapir_gdb_batch[];
 namespace tapir {
 
 std::string BatchReport::str() const {
-    std::string text = fmt::format("{} instances\n{:24} {:>10} {:>8} {:>10} {:>8}\n", instances, "op", "together", "groups", "mean group", "alone");
+    std::string text =
+        fmt::format("{} instances\n{:24} {:>10} {:>8} {:>10} {:>8} {:>8}\n", instances, "op", "together", "groups", "mean group", "alone", "at once");
     for (const auto& [name, op] : ops) {
         const double mean = op.groups > 0 ? static_cast<double>(op.together) / static_cast<double>(op.groups) : 0;
-        text += fmt::format("{:24} {:>10} {:>8} {:>10.1f} {:>8}\n", name, op.together, op.groups, mean, op.alone);
+        text += fmt::format("{:24} {:>10} {:>8} {:>10.1f} {:>8} {:>8}\n", name, op.together, op.groups, mean, op.alone, op.at_once);
     }
     if (!unbatched.empty()) text += "one by one:\n";
     for (const auto& [what, calls] : unbatched) text += fmt::format("    {:40} {:>10}\n", what, calls);

@@ -314,7 +314,7 @@ Tensor convolved_in_group(const OpInfo& op, const Convolution& c, const In& x, c
     const auto of_group = [&](const detail::Batched& in) {
         return detail::as_one_batch(in, [&](const Tensor& all) { return convolve(In(all, x.loc), In(in[1], weight.loc), in[2]); });
     };
-    return detail::in_group({op, x.loc, {&x.tensor, &weight.tensor, &bias}, key, {.same = 0b110}}, of_group);
+    return detail::in_group({op, x.loc, {&x.tensor, &weight.tensor, &bias}, key, {.same = 0b110, .always_waits = true}}, of_group);
 }
 
 // x: with a batch; unbatched: the user's had none. ends: options.padding can have both ends, see ConvCall.

@@ -448,7 +448,8 @@ Tensor recorded_product(const char* op, const In& a, const In& b) {
         Tensor y;
         const bool a_is_vector = a.tensor.dim() == 1, b_is_vector = b.tensor.dim() == 1;
         const auto rule = [&](const detail::Batched& in, Tensor* out) { out[0] = product_of_group(op, in, a_is_vector, b_is_vector, a.loc); };
-        if (detail::batched({matmul_op, a.loc, {&a.tensor, &b.tensor}, {}, {.shared = 0b11}}, rule, {&y})) return y;
+        const bool waits = detail::is_worth_waiting(a.tensor) || detail::is_worth_waiting(b.tensor);
+        if (detail::batched({matmul_op, a.loc, {&a.tensor, &b.tensor}, {}, {.shared = 0b11, .always_waits = waits}}, rule, {&y})) return y;
     }
     if (detail::autocast_low(a.tensor, b.tensor)) [[unlikely]] {
         const Tensor low_a = detail::autocast_to_low(a), low_b = detail::autocast_to_low(b);
@@ -595,7 +596,8 @@ Tensor linear(In x, In weight, const Tensor& bias) {
             made[0] = linear_of<true>(In(g[0], x.loc), In(g[1], x.loc), g[2], laid.impl(), is_exact ? g.count() : 1);
         };
         Tensor out;
-        if (detail::batched({linear_op, x.loc, {&x.tensor, &weight.tensor, &bias}, {}, {.same = 0b110}}, rule, {&out})) return out;
+        const detail::Grouping grouping{.same = 0b110, .always_waits = detail::is_worth_waiting(weight.tensor)};
+        if (detail::batched({linear_op, x.loc, {&x.tensor, &weight.tensor, &bias}, {}, grouping}, rule, {&out})) return out;
     }
     return linear_of<false>(x, weight, bias, w, /*products=*/1);
 }

@@ -46,6 +46,6 @@ namespace {
 void fibers() {
     const tapir::nn::Linear layer(2, 2);
     const std::vector<int> items{0, 1, 2, 3, 4, 5};
-    const std::vector<Tensor> made = tapir::batch(items, [&](int item) { return run_item(layer, item); }, {.most = 5});
+    const std::vector<Tensor> made = tapir::batch(items, [&](int item) { return run_item(layer, item); }, {.most = 5, .all_wait = true});
     look_at(made);
 }

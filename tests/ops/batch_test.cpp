@@ -25,6 +25,13 @@ using tapir::test::numbers;
 
 namespace {
 
+// batch() in which all ops wait for peers, without a tape too.
+template <class Items, class Fn>
+auto batch_waiting(Items&& items, const Fn& fn, BatchOptions options = {}, const Loc& loc = Loc::current()) {
+    options.all_wait = true;
+    return batch(std::forward<Items>(items), fn, options, loc);
+}
+
 struct Node {
     double value = 0;
     std::unique_ptr<Node> left, right;
@@ -128,7 +135,7 @@ template <class Fn>
 Outcome outcome_of(const Model& model, const std::vector<std::unique_ptr<Node>>& list, const Fn& loss, const BatchOptions& options) {
     Tape tape;
     Outcome outcome;
-    outcome.losses = batch(list, loss, options);
+    outcome.losses = batch_waiting(list, loss, options);
     outcome.gradients = tape.gradient(sum(stack(outcome.losses)), model.parameters());
     return outcome;
 }
@@ -166,7 +173,7 @@ TEST_CASE("two children of a node are computed together by a batch in a batch") 
     const std::function<LSTMState(const Node&)> encode = [&](const Node& node) {
         if (!node.left) return model.cell(full({3}, node.value));
         const Node* children[] = {node.left.get(), node.right.get()};
-        const std::vector<LSTMState> states = batch(children, [&](const Node* child) { return encode(*child); });
+        const std::vector<LSTMState> states = batch_waiting(children, [&](const Node* child) { return encode(*child); });
         return model.cell(states[0], states[1]);
     };
     const auto forked = [&](const std::unique_ptr<Node>& node) { return square(tanh(model.head(encode(*node).h)) - 0.5).sum(); };
@@ -200,9 +207,9 @@ TEST_CASE("an instance reads its values and branches on them") {
 
 TEST_CASE("results come in the order of the items, whatever they are") {
     const std::vector<int> items = {4, 2, 3};
-    CHECK(batch(items, [](int n) { return n * n; }) == std::vector<int>{16, 4, 9});
+    CHECK(batch_waiting(items, [](int n) { return n * n; }) == std::vector<int>{16, 4, 9});
     std::vector<int> seen;
-    batch(items, [&](int n) {
+    batch_waiting(items, [&](int n) {
         for (int i = 0; i < n; ++i) static_cast<void>(full({2}, i) + 1);
         seen.push_back(n);
     });
@@ -211,12 +218,12 @@ TEST_CASE("results come in the order of the items, whatever they are") {
         Tensor sum;
         std::string text;
     };
-    const std::vector<Pair> pairs = batch(items, [](int n) { return Pair{full({2}, n) + full({2}, 1), std::to_string(n)}; });
+    const std::vector<Pair> pairs = batch_waiting(items, [](int n) { return Pair{full({2}, n) + full({2}, 1), std::to_string(n)}; });
     CHECK(pairs[1].sum.to_vector<float>() == std::vector<float>{3, 3});
     CHECK(pairs[2].text == "3");
-    CHECK(batch(std::vector<int>{}, [](int n) { return n; }).empty());
-    FAILS(ValueError, "batch: at least one instance must run at a time, not 0", batch(items, [](int n) { return n; }, {.most = 0}));
-    FAILS(ValueError, "batch: a stack of 5 bytes is too small", batch(items, [](int n) { return n; }, {.stack = 5}));
+    CHECK(batch_waiting(std::vector<int>{}, [](int n) { return n; }).empty());
+    FAILS(ValueError, "batch: at least one instance must run at a time, not 0", batch_waiting(items, [](int n) { return n; }, {.most = 0}));
+    FAILS(ValueError, "batch: a stack of 5 bytes is too small", batch_waiting(items, [](int n) { return n; }, {.stack = 5}));
 }
 
 TEST_CASE("operands that an instance broadcasts are broadcast in a group") {
@@ -227,7 +234,7 @@ TEST_CASE("operands that an instance broadcasts are broadcast in a group") {
         return where(table > 0, table * number, row - 2) / (3 + row * row);
     };
     BatchReport report;
-    const std::vector<Tensor> together = batch(items, fn, {.report = &report}), alone = batch(items, fn, {.together = false});
+    const std::vector<Tensor> together = batch_waiting(items, fn, {.report = &report}), alone = batch_waiting(items, fn, {.together = false});
     for (std::size_t i = 0; i < items.size(); ++i) check_close(together[i], alone[i], 1e-6);
     INFO(report.str());
     if (detail::has_fibers()) CHECK(report.ops.at("where").groups == 1);
@@ -235,9 +242,9 @@ TEST_CASE("operands that an instance broadcasts are broadcast in a group") {
 
 TEST_CASE("a 0-d tensor of another dtype does not decide on a result's dtype in a group either") {
     const std::vector<int> items = {0, 1, 2, 3};
-    for (const Tensor& y : batch(items, [](int n) { return ones({3}) * full({}, n + 0.5, float64) + full({}, n, int64); }))
+    for (const Tensor& y : batch_waiting(items, [](int n) { return ones({3}) * full({}, n + 0.5, float64) + full({}, n, int64); }))
         CHECK(y.dtype() == float32);
-    for (const Tensor& y : batch(items, [](int n) { return where(ones({3}) > 0, full({3}, n + 0.5), full({}, n, int64)); }))
+    for (const Tensor& y : batch_waiting(items, [](int n) { return where(ones({3}) > 0, full({3}, n + 0.5), full({}, n, int64)); }))
         CHECK(y.dtype() == float32);
 }
 
@@ -247,14 +254,15 @@ TEST_CASE("an operand that was computed in a group before is found again in any 
     const Tensor w = randn({5, 3}).requires_grad_(), v = randn({3, 5}).requires_grad_();
     const auto run = [&](bool together) {
         Tape tape;
-        std::vector<Tensor> first = batch(items, [&](int n) { return tanh(linear(full({3}, 0.1 * n - 0.5), w)); }, {.together = together});
-        const std::vector<Tensor> second = batch(items,
-                                                 [&](int n) {
-                                                     const Tensor& other = first[static_cast<std::size_t>(11 - n)];
-                                                     const Tensor& own = first[static_cast<std::size_t>(n)];
-                                                     return linear(own * other - first[3], v).sum() + (n % 2 ? sigmoid(other).sum() : own.sum());
-                                                 },
-                                                 {.together = together});
+        std::vector<Tensor> first = batch_waiting(items, [&](int n) { return tanh(linear(full({3}, 0.1 * n - 0.5), w)); }, {.together = together});
+        const std::vector<Tensor> second =
+            batch_waiting(items,
+                          [&](int n) {
+                              const Tensor& other = first[static_cast<std::size_t>(11 - n)];
+                              const Tensor& own = first[static_cast<std::size_t>(n)];
+                              return linear(own * other - first[3], v).sum() + (n % 2 ? sigmoid(other).sum() : own.sum());
+                          },
+                          {.together = together});
         std::vector<Tensor> results = tape.gradient(sum(stack(second)), {w, v});
         results.push_back(stack(second));
         return results;
@@ -277,7 +285,7 @@ TEST_CASE("an error in an instance names its line, ends the others, and leaves t
     const std::size_t records = tape.size();
     const unsigned line = __LINE__ + 5;
     try {
-        batch(items, [&](int n) {
+        batch_waiting(items, [&](int n) {
             const Counted counted(alive);
             Tensor x = linear(full({3}, n + 0.5), w);
             if (n == 7) x = matmul(x, ones({9, 2}));
@@ -300,9 +308,9 @@ TEST_CASE("an error in a fork ends the instances of all levels") {
     std::string text;
     int ended = 0;
     try {
-        batch(items, [&](int n) {
+        batch_waiting(items, [&](int n) {
             const Tensor x = full({2}, n) + 1.5;
-            const std::vector<Tensor> parts = batch(children, [&](int child) {
+            const std::vector<Tensor> parts = batch_waiting(children, [&](int child) {
                 const Tensor y = x * 2;
                 if (n == 2 && child == 1) throw std::runtime_error("of 2, 1");
                 const Tensor z = tanh(tanh(tanh(y)));
@@ -317,17 +325,17 @@ TEST_CASE("an error in a fork ends the instances of all levels") {
     CHECK(text == "of 2, 1");
     if (detail::has_fibers()) CHECK(ended == 0);
     // The same again, now that stacks are used a second time.
-    const auto sums =
-        batch(items, [&](int n) { return sum(stack(batch(children, [&](int child) { return full({2}, n) * (child + 0.5); }))).item(); });
+    const auto sums = batch_waiting(
+        items, [&](int n) { return sum(stack(batch_waiting(children, [&](int child) { return full({2}, n) * (child + 0.5); }))).item(); });
     CHECK(sums == std::vector<double>{0, 9, 18, 27});
-    CHECK(batch(items, [&](int) { return batch(std::vector<int>{}, [](int n) { return n; }).size(); })[3] == 0);
+    CHECK(batch_waiting(items, [&](int) { return batch_waiting(std::vector<int>{}, [](int n) { return n; }).size(); })[3] == 0);
 }
 
 TEST_CASE("an instance that handles the error of a batch one by one leaves the records of others alone") {
     const Tensor w = randn({3}).requires_grad_();
     const std::vector<int> items = {1, 2, 3, 4}, children = {0, 1};
     Tape tape;
-    const std::vector<Tensor> results = batch(items, [&](int n) {
+    const std::vector<Tensor> results = batch_waiting(items, [&](int n) {
         Tensor y = tanh(w * n);
         const auto child_of = [&](int child) {
             const Tensor z = tanh(y);
@@ -335,7 +343,7 @@ TEST_CASE("an instance that handles the error of a batch one by one leaves the r
             return z;
         };
         try {
-            y = y + batch(children, child_of, {.together = false})[1];
+            y = y + batch_waiting(children, child_of, {.together = false})[1];
         } catch (const std::runtime_error&) {
             y = y * 2;
         }
@@ -353,7 +361,7 @@ TEST_CASE("an instance that handles the error of a batch one by one leaves the r
 TEST_CASE("of several errors that of the first instance is thrown") {
     const std::vector<int> items = numbers(10);
     try {
-        batch(items, [](int n) {
+        batch_waiting(items, [](int n) {
             const Tensor x = full({2}, n) + 1;
             if (n >= 4) throw std::runtime_error("of " + std::to_string(n));
             return x;
@@ -366,7 +374,7 @@ TEST_CASE("of several errors that of the first instance is thrown") {
 
 TEST_CASE("an exception that an instance handles while it waits stays its own") {
     const std::vector<int> items = numbers(6);
-    const std::vector<std::string> texts = batch(items, [](int n) {
+    const std::vector<std::string> texts = batch_waiting(items, [](int n) {
         try {
             throw std::runtime_error(std::to_string(n));
         } catch (const std::exception&) {
@@ -385,7 +393,7 @@ TEST_CASE("scopes of one instance do not reach another") {
     const Tensor w = randn({3, 3}).requires_grad_();
     const std::vector<int> items = numbers(8);
     Tape tape;
-    const std::vector<Tensor> results = batch(items, [&](int n) {
+    const std::vector<Tensor> results = batch_waiting(items, [&](int n) {
         std::optional<NoGradScope> pause;
         if (n % 2) pause.emplace();
         Tensor x = linear(ones({3}), w);
@@ -423,7 +431,7 @@ TEST_CASE("autocast, lines of callers and modules of one instance do not reach a
         CHECK(y.dtype() == float32);
         return y.sum();
     };
-    const std::vector<Tensor> losses = batch(numbers(8), loss_of);
+    const std::vector<Tensor> losses = batch_waiting(numbers(8), loss_of);
     const std::vector<GradientUse> uses = tape.gradient_by_use(sum(stack(losses)), w);
     int odd = 0, even = 0;
     for (const GradientUse& use : uses) {
@@ -451,7 +459,7 @@ TEST_CASE("profiles and checkpoints of instances are what they are one by one") 
             const ProfileScope inner("end");
             return square(linear(h, w)).sum();
         };
-        const std::vector<Tensor> losses = batch(numbers(6), loss_of, {.together = together});
+        const std::vector<Tensor> losses = batch_waiting(numbers(6), loss_of, {.together = together});
         const Tensor g = tape.gradient(sum(stack(losses)), w);
         profiler.stop();
         *rows = profiler.rows();
@@ -477,19 +485,19 @@ TEST_CASE("an instance may write in place, to its own results and to what all sh
         Tensor total = zeros({3}, float64), order = zeros({5}, float64);
         int place = 0;
         Tape tape;
-        const std::vector<Tensor> losses = batch(numbers(5),
-                                                 [&](int n) {
-                                                     Tensor h = w * x[n];
-                                                     h.add_(n);
-                                                     h.mul_(2);
-                                                     {
-                                                         const NoGradScope pause;
-                                                         total.add_(h.detach());
-                                                         order[place++].fill_(n);
-                                                     }
-                                                     return square(h).sum();
-                                                 },
-                                                 {.together = together});
+        const std::vector<Tensor> losses = batch_waiting(numbers(5),
+                                                         [&](int n) {
+                                                             Tensor h = w * x[n];
+                                                             h.add_(n);
+                                                             h.mul_(2);
+                                                             {
+                                                                 const NoGradScope pause;
+                                                                 total.add_(h.detach());
+                                                                 order[place++].fill_(n);
+                                                             }
+                                                             return square(h).sum();
+                                                         },
+                                                         {.together = together});
         return std::vector{stack(losses).detach(), total, order, tape.gradient(sum(stack(losses)), w)};
     };
     const std::vector<Tensor> have = outcome(true), want = outcome(false);
@@ -502,7 +510,7 @@ TEST_CASE("gradients of random ops are those of the numbers that an instance has
     const auto outcome = [&](const BatchOptions& options) {
         manual_seed(12);
         Tape tape;
-        const std::vector<Tensor> losses = batch(
+        const std::vector<Tensor> losses = batch_waiting(
             numbers(9),
             [&](int n) {
                 const Tensor image = reshape(w * (n + 1), {2, 2, 2});
@@ -524,7 +532,7 @@ TEST_CASE("random numbers of an instance do not depend on what runs beside it") 
     const std::vector<int> items = numbers(10);
     const auto draws = [&](const BatchOptions& options) {
         manual_seed(11);
-        return stack(batch(
+        return stack(batch_waiting(
             items,
             [](int n) {
                 Tensor x = full({4}, 0.5 * n) + 1;
@@ -544,7 +552,7 @@ TEST_CASE("a result may be written to in place, and a gradient that needs the ol
     const Tensor w = randn({3}).requires_grad_();
     {
         Tape tape;
-        std::vector<Tensor> results = batch(items, [&](int n) { return w + full({3}, n); });
+        std::vector<Tensor> results = batch_waiting(items, [&](int n) { return w + full({3}, n); });
         results[2].mul_(2);
         CHECK(results[1].to_vector<float>() != results[2].to_vector<float>());
         const Tensor g = tape.gradient(sum(stack(results)), {w})[0];
@@ -552,7 +560,7 @@ TEST_CASE("a result may be written to in place, and a gradient that needs the ol
     }
     for (const bool keeps : {true, false}) {
         Tape tape;
-        std::vector<Tensor> results = batch(items, [&](int n) { return exp(w * (n + 1)); });  // exp saves its result
+        std::vector<Tensor> results = batch_waiting(items, [&](int n) { return exp(w * (n + 1)); });  // exp saves its result
         results[2].mul_(2);
         const Tensor loss = sum(stack(results));
         if (!keeps) results.clear();
@@ -565,7 +573,7 @@ TEST_CASE("hooks and gradients of results are those of one instance") {
     const Tensor w = randn({3}).requires_grad_();
     Tape tape;
     std::vector<double> seen(5);
-    const std::vector<Tensor> results = batch(items, [&](int n) {
+    const std::vector<Tensor> results = batch_waiting(items, [&](int n) {
         Tensor h = w * (n + 1);
         h.register_hook([&seen, n](const Tensor& g) {
             seen[static_cast<std::size_t>(n)] = g.sum().item();
@@ -580,7 +588,7 @@ TEST_CASE("hooks and gradients of results are those of one instance") {
 TEST_CASE("second derivatives go through groups") {
     const std::vector<int> items = numbers(6);
     const auto fn = [&](const std::vector<Tensor>& x) {
-        return sum(stack(batch(items, [&](int n) { return sum(tanh(linear(x[0] * (0.3 * n), x[1]))); })));
+        return sum(stack(batch_waiting(items, [&](int n) { return sum(tanh(linear(x[0] * (0.3 * n), x[1]))); })));
     };
     CHECK(gradgradcheck(fn, {randn({3}, float64), randn({2, 3}, float64)}).ok);
 }
@@ -592,11 +600,11 @@ TEST_CASE("ten thousand instances, and recursion to depth 5,000 in each") {
     constexpr int count = 10'000;
 #endif
     const std::vector<int> items = numbers(count);
-    const std::vector<Tensor> results = batch(items, [](int n) { return full({2}, n) * 2 + 1; }, {.most = count});
+    const std::vector<Tensor> results = batch_waiting(items, [](int n) { return full({2}, n) * 2 + 1; }, {.most = count});
     CHECK(results[count - 1].to_vector<float>() == std::vector<float>{2 * count - 1, 2 * count - 1});
     const std::function<Tensor(int)> down = [&](int depth) { return depth == 0 ? ones({2}) : down(depth - 1) + 1; };
     const std::vector<int> few(4, 5'000);
-    for (const Tensor& deep : batch(few, down, {.stack = 128 << 20})) CHECK(deep.to_vector<float>() == std::vector<float>{5'001, 5'001});
+    for (const Tensor& deep : batch_waiting(few, down, {.stack = 128 << 20})) CHECK(deep.to_vector<float>() == std::vector<float>{5'001, 5'001});
 }
 
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // they catch the signal
@@ -618,7 +626,7 @@ TEST_CASE("a stack that an instance overruns ends the program, and writes to no 
             const rlimit no_core{0, 0};
             ::setrlimit(RLIMIT_CORE, &no_core);
             ::signal(SIGSEGV, SIG_DFL);
-            batch(numbers(3), [&](int n) { return take_pages(pages) + n; }, {.stack = 32 * 4096});
+            batch_waiting(numbers(3), [&](int n) { return take_pages(pages) + n; }, {.stack = 32 * 4096});
             ::_exit(0);
         }
         int status = 0;
@@ -635,7 +643,7 @@ TEST_CASE("threads have batches of their own") {
     for (int t = 0; t < 3; ++t) {
         threads.emplace_back([&sums, t] {
             const std::vector<int> items = numbers(50);
-            const std::vector<Tensor> results = batch(items, [t](int n) { return tanh(full({3}, n * t)).sum(); });
+            const std::vector<Tensor> results = batch_waiting(items, [t](int n) { return tanh(full({3}, n * t)).sum(); });
             sums[static_cast<std::size_t>(t)] = sum(stack(results)).item();
         });
     }
@@ -647,7 +655,7 @@ TEST_CASE("threads have batches of their own") {
 TEST_CASE("a graph that is traced has no batches") {
     const std::vector<int> items = {1, 2};
     FAILS(TapeError, "batch: a graph is traced",
-          trace([&](const Tensor& x) { return stack(batch(items, [&](int n) { return x * n; })); }, {{"x", ones({2})}}));
+          trace([&](const Tensor& x) { return stack(batch_waiting(items, [&](int n) { return x * n; })); }, {{"x", ones({2})}}));
 }
 
 TEST_CASE("what needs records of its own is refused in an instance") {
@@ -655,7 +663,7 @@ TEST_CASE("what needs records of its own is refused in an instance") {
     const Tensor w = ones({2}).requires_grad_();
     Tape tape;
     const std::vector<int> items = {1, 2};
-    const auto in_instances = [&](const auto& body) { batch(items, [&](int i) { body(w * static_cast<double>(i)); }); };
+    const auto in_instances = [&](const auto& body) { batch_waiting(items, [&](int i) { body(w * static_cast<double>(i)); }); };
     FAILS_IN(TapeError, "Tape: ", "not in an instance of batch()", in_instances([&](const Tensor&) { const Tape inner; }));
     FAILS_IN(TapeError, "backward: ", "not in an instance of batch()", in_instances([&](const Tensor& y) { tape.backward(sum(y)); }));
     FAILS_IN(TapeError, "trace: ", "not in an instance of batch()",
@@ -696,12 +704,12 @@ TEST_CASE("vmap is a function of rows, and may branch on their values") {
 TEST_CASE("a batch in one that runs one by one runs one by one, too") {
     const std::vector<int> items = {1, 2, 3};
     BatchReport report;
-    const auto sums =
-        batch(items, [&](int i) { return sum(stack(batch(items, [&](int k) { return full({2}, i * k) * 2.0; }, {.report = &report}))).item(); },
-              {.together = false});
+    const auto sums = batch_waiting(
+        items, [&](int i) { return sum(stack(batch_waiting(items, [&](int k) { return full({2}, i * k) * 2.0; }, {.report = &report}))).item(); },
+        {.together = false});
     CHECK(sums == std::vector<double>{24, 48, 72});
     CHECK(report.ops.empty());
-    batch(items, [](int i) { return full({2}, i) * 2.0; }, {.report = &report});
+    batch_waiting(items, [](int i) { return full({2}, i) * 2.0; }, {.report = &report});
     CHECK(report.ops.empty() != detail::has_fibers());
 }
 
@@ -715,10 +723,55 @@ TEST_CASE("many operands are computed together, too") {
             return stack(parts);
         };
         BatchReport report;
-        const std::vector<Tensor> together = batch(items, joined, {.report = &report});
+        const std::vector<Tensor> together = batch_waiting(items, joined, {.report = &report});
         CHECK(report.ops["stack"].together == 3);
         CHECK(report.unbatched.empty());
         for (std::size_t i = 0; i < items.size(); ++i) check_close(together[i], joined(items[i]), 0);
+    }
+}
+
+TEST_CASE("without a tape on the CPU an op waits only where its group reads a large weight") {
+    if (!detail::has_fibers()) return;
+    manual_seed(3);
+    const Tensor small = randn({8, 128}), large = randn({128, 128}).requires_grad_(), kernel = randn({1, 1, 3, 3});
+    const auto fn = [&](int n) {
+        const Tensor h = tanh(linear(full({128}, 0.1 * n), large));
+        const Tensor image = conv2d(h.reshape({1, 1, 8, 16}), kernel);
+        return stack({linear(h, small), matmul(small, matmul(large, h)), image.reshape({-1}).narrow(0, 0, 8)});
+    };
+    const std::vector<int> items = numbers(6);
+    const std::vector<Tensor> want = batch(items, fn, {.together = false});
+    struct Case {
+        const char* what;
+        bool has_tape, is_paused, all_wait;
+        std::vector<const char*> waiting, at_once;
+    };
+    const Case cases[] = {
+        {"no tape", false, false, false, {"convolution"}, {"tanh", "stack"}},
+        {"a tape that does not record", true, true, false, {"convolution"}, {"tanh", "stack"}},
+        {"all wait", false, false, true, {"tanh", "stack", "linear", "matmul", "convolution"}, {}},
+        {"a tape", true, false, false, {"tanh", "stack", "linear", "matmul", "convolution"}, {}},
+    };
+    for (const Case& c : cases) {
+        INFO(c.what);
+        std::optional<Tape> tape;
+        if (c.has_tape) tape.emplace();
+        BatchReport report;
+        const auto in_scope = [&](int n) {
+            std::optional<NoGradScope> paused;
+            if (c.is_paused) paused.emplace();
+            return fn(n);
+        };
+        const std::vector<Tensor> have = batch(items, in_scope, {.all_wait = c.all_wait, .report = &report});
+        INFO(report.str());
+        for (std::size_t i = 0; i < items.size(); ++i) CHECK(allclose(have[i], want[i], 1e-4, 1e-5));
+        CHECK(report.unbatched.empty());
+        for (const char* op : c.waiting)
+            CHECK((report.ops.at(op).together % 6 == 0 && report.ops.at(op).groups > 0 && report.ops.at(op).at_once == 0));
+        for (const char* op : c.at_once) CHECK((report.ops.at(op).at_once == 6 && report.ops.at(op).together == 0));
+        if (!c.at_once.empty()) {  // of two products each, that with the large matrix waits
+            for (const char* op : {"linear", "matmul"}) CHECK((report.ops.at(op).together == 6 && report.ops.at(op).at_once == 6));
+        }
     }
 }
 
@@ -727,13 +780,13 @@ TEST_CASE("a schedule is drawn, with a line a step and a column an item") {
     const std::vector<int> items = {0, 1, 2}, halves = {0, 1};
     BatchReport report;
     report.keeps_schedule = true;
-    batch(items,
-          [&](int i) {
-              Tensor x = exp(full({2}, i));
-              if (i != 1) x = tanh(x);
-              batch(halves, [&](int) { return sigmoid(x); });
-          },
-          {.report = &report});
+    batch_waiting(items,
+                  [&](int i) {
+                      Tensor x = exp(full({2}, i));
+                      if (i != 1) x = tanh(x);
+                      batch_waiting(halves, [&](int) { return sigmoid(x); });
+                  },
+                  {.report = &report});
     CHECK(report.schedule_str() ==
           "step  op       012\n"
           "   0  exp      ###\n"
@@ -775,9 +828,9 @@ TEST_CASE("gradients of rows reach what they are rows of, whoever looks at them"
 
 TEST_CASE("what joins neighbours of a group is a tensor of its own") {
     const std::vector<int> items = {0, 1, 2};
-    const std::vector<Tensor> made = batch(items, [](int n) {
+    const std::vector<Tensor> made = batch_waiting(items, [](int n) {
         const std::vector<int> children = {2 * n, 2 * n + 1};
-        const std::vector<Tensor> rows = batch(children, [](int child) { return full({2}, child) + 1; });
+        const std::vector<Tensor> rows = batch_waiting(children, [](int child) { return full({2}, child) + 1; });
         Tensor joined = cat({rows[0], rows[1]}), alone = cat({rows[0]}), one = stack({rows[1]});
         joined.mul_(100);
         alone.mul_(100);
@@ -798,7 +851,7 @@ TEST_CASE("groups see a weight as it is when they are computed") {
     Tensor wanted = start;
     for (int step = 0; step < steps; ++step) wanted = matmul(wanted, transpose(step < 8 ? weight : 2 * weight, 0, 1));
     const std::vector<int> items = numbers(count);
-    const std::vector<Tensor> made = batch(items, [&](int n) {
+    const std::vector<Tensor> made = batch_waiting(items, [&](int n) {
         Tensor h = start[n];
         for (int step = 0; step < steps; ++step) {
             if (step == 8 && n == count - 1) weight.mul_(2);  // the others wait for their eighth product
@@ -811,7 +864,7 @@ TEST_CASE("groups see a weight as it is when they are computed") {
     // The same, written to by its address.
     const Tensor twice = weight.clone();
     weight.mul_(0.5);
-    const std::vector<Tensor> again = batch(items, [&](int n) {
+    const std::vector<Tensor> again = batch_waiting(items, [&](int n) {
         Tensor h = start[n];
         for (int step = 0; step < steps; ++step) {
             if (step == 8 && n == count - 1) std::copy_n(twice.data<double>(), twice.numel(), weight.data<double>());
@@ -828,7 +881,7 @@ TEST_CASE("many items that fork give what they give one by one, or the first one
         const std::vector<int> parts = {n, n + 1, n + 2};
         const Tensor before = full({3}, n) * 2;
         Tensor total = zeros({3});
-        for (const Tensor& part : batch(parts, [&](int part) {
+        for (const Tensor& part : batch_waiting(parts, [&](int part) {
                  const Tensor doubled = full({3}, part) * 2;
                  if (n >= bad && part == n + 1) throw std::runtime_error("item " + std::to_string(n));
                  return exp(doubled / 100);
@@ -838,9 +891,9 @@ TEST_CASE("many items that fork give what they give one by one, or the first one
         return total;
     };
     const auto whole = [&](int n) { return sum_of(n, 1000); };
-    const std::vector<Tensor> one_by_one = batch(items, whole, {.together = false}), together = batch(items, whole);
+    const std::vector<Tensor> one_by_one = batch_waiting(items, whole, {.together = false}), together = batch_waiting(items, whole);
     for (std::size_t i = 0; i < items.size(); ++i) check_close(together[i], one_by_one[i], 1e-6);
-    CHECK_THROWS_WITH(batch(items, [&](int n) { return sum_of(n, 5); }), "item 5");
+    CHECK_THROWS_WITH(batch_waiting(items, [&](int n) { return sum_of(n, 5); }), "item 5");
 }
 
 TEST_CASE("a function of the user's own runs once for a group if it says how") {
@@ -849,12 +902,12 @@ TEST_CASE("a function of the user's own runs once for a group if it says how") {
     const std::vector<int> items = {0, 1, 2, 3};
     const auto outcome = [&](bool together) {
         Tape tape;
-        const std::vector<Tensor> made = batch(items,
-                                               [&](int n) {
-                                                   const std::vector<Tensor> both = Both::apply_many({x[n], tanh(x[(n + 1) % 4])});
-                                                   return ScaledCube::apply(both[0], scale) - both[1];
-                                               },
-                                               {.together = together});
+        const std::vector<Tensor> made = batch_waiting(items,
+                                                       [&](int n) {
+                                                           const std::vector<Tensor> both = Both::apply_many({x[n], tanh(x[(n + 1) % 4])});
+                                                           return ScaledCube::apply(both[0], scale) - both[1];
+                                                       },
+                                                       {.together = together});
         std::vector<Tensor> first = tape.gradient(square(stack(made)).sum(), {x, scale}, {.create_graph = true});
         std::vector<Tensor> second = tape.gradient(square(first[0]).sum() + square(first[1]).sum(), {x, scale});
         first.insert(first.end(), second.begin(), second.end());
@@ -872,7 +925,7 @@ TEST_CASE("a function of the user's own runs once for a group if it says how") {
     for (std::size_t k = 0; k < together.size(); ++k) check_close(together[k], one_by_one[k], 1e-10);
     // A group that fails runs one by one, so that each item has its own error.
     Both::calls = 0;
-    CHECK_THROWS_WITH(batch(items, [&](int n) { return Both::apply_many({zeros({2}), zeros({n == 9 ? 2 : 1})})[0]; }), "other shapes");
+    CHECK_THROWS_WITH(batch_waiting(items, [&](int n) { return Both::apply_many({zeros({2}), zeros({n == 9 ? 2 : 1})})[0]; }), "other shapes");
 }
 
 TEST_CASE("nan in a group is blamed on the line of the item that makes it") {
@@ -882,7 +935,7 @@ TEST_CASE("nan in a group is blamed on the line of the item that makes it") {
     const auto run = [&](bool has_gradient) {
         const CheckFiniteScope check;
         Tape tape;
-        const std::vector<Tensor> roots = batch(items, [&](int n) {
+        const std::vector<Tensor> roots = batch_waiting(items, [&](int n) {
             if (n != 2) {
                 plain = __LINE__ + 1;
                 return has_gradient ? sqrt(x[n]) : log(x[n]);
@@ -914,13 +967,13 @@ TEST_CASE("items with numbers of their own are computed together") {
     const auto outcome = [&](bool together) {
         Tape tape;
         const std::vector<Tensor> made =
-            batch(items,
-                  [&](int n) {
-                      const double number = numbers[static_cast<std::size_t>(n)];
-                      const Tensor y = (x[n] + number) * (n + 1) - 2;
-                      return stack({y, number / exp(x[n]), 1 / (x[n] * number), to(x[n] < number, float32), pow(abs(x[n]), number)});
-                  },
-                  {.together = together, .report = together ? &report : nullptr});
+            batch_waiting(items,
+                          [&](int n) {
+                              const double number = numbers[static_cast<std::size_t>(n)];
+                              const Tensor y = (x[n] + number) * (n + 1) - 2;
+                              return stack({y, number / exp(x[n]), 1 / (x[n] * number), to(x[n] < number, float32), pow(abs(x[n]), number)});
+                          },
+                          {.together = together, .report = together ? &report : nullptr});
         return std::vector{stack(made), tape.gradient(stack(made).narrow(0, 0, 4).narrow(1, 0, 2).sum(), x)};
     };
     const std::vector<Tensor> have = outcome(true), want = outcome(false);
@@ -965,10 +1018,10 @@ TEST_CASE("threads share the items of a batch, with the same losses and gradient
         const Tensor outer = sin(chains.start);
         const std::vector<int> items = numbers(count);
         const auto loss_of = [&](int n) { return chains.loss(outer, n); };
-        std::vector<Tensor> losses = batch(items, loss_of, {.threads = threads});
+        std::vector<Tensor> losses = batch_waiting(items, loss_of, {.threads = threads});
         const Tensor between = sum(stack(losses));
         if (twice) {
-            for (const Tensor& more : batch(items, [&](int n) { return chains.loss(outer * between, n); }, {.threads = threads}))
+            for (const Tensor& more : batch_waiting(items, [&](int n) { return chains.loss(outer * between, n); }, {.threads = threads}))
                 losses.push_back(more);
         }
         const Tensor loss = sum(stack(losses)) + between;
@@ -1002,13 +1055,13 @@ TEST_CASE("higher derivatives and hooks of items on several threads") {
     int hooks = 0;
     const auto outcome = [&](int threads) {
         Tape tape;
-        const std::vector<Tensor> losses = batch(numbers(8),
-                                                 [&](int n) {
-                                                     Tensor h = full({3}, 0.1 * n, float64);
-                                                     for (int i = 0; i <= n % 3; ++i) h = tanh(linear(h, w) + 0.1);
-                                                     return sum(h * h);
-                                                 },
-                                                 {.threads = threads});
+        const std::vector<Tensor> losses = batch_waiting(numbers(8),
+                                                         [&](int n) {
+                                                             Tensor h = full({3}, 0.1 * n, float64);
+                                                             for (int i = 0; i <= n % 3; ++i) h = tanh(linear(h, w) + 0.1);
+                                                             return sum(h * h);
+                                                         },
+                                                         {.threads = threads});
         losses[5].register_hook([&](const Tensor& g) {
             ++hooks;
             return g * 2;
@@ -1027,13 +1080,13 @@ TEST_CASE("custom functions in items on several threads") {
     const Tensor w = randn({3, 3}, float64).requires_grad_();
     const auto outcome = [&](int threads, const auto& cube) {
         Tape tape;
-        const std::vector<Tensor> losses = batch(numbers(12),
-                                                 [&](int n) {
-                                                     Tensor h = full({3}, 0.1 * n, float64);
-                                                     for (int i = 0; i <= n % 3; ++i) h = cube(tanh(linear(h, w) + 0.1));
-                                                     return sum(h);
-                                                 },
-                                                 {.threads = threads});
+        const std::vector<Tensor> losses = batch_waiting(numbers(12),
+                                                         [&](int n) {
+                                                             Tensor h = full({3}, 0.1 * n, float64);
+                                                             for (int i = 0; i <= n % 3; ++i) h = cube(tanh(linear(h, w) + 0.1));
+                                                             return sum(h);
+                                                         },
+                                                         {.threads = threads});
         const Tensor first = tape.gradient(sum(stack(losses)), w, {.create_graph = true});
         return std::vector<Tensor>{stack(losses).detach(), first.detach(), tape.gradient(sum(first * first), w)};
     };
@@ -1057,19 +1110,19 @@ TEST_CASE("an error in an item of another thread leaves the tape as it was") {
     const std::size_t size = tape.size();
     for (const int bad : {0, 3, 7}) {
         const auto run = [&] {
-            return batch(numbers(8),
-                         [&](int n) {
-                             const Tensor h = before * n;
-                             return n >= bad ? h + ones({3}, float64) : h;
-                         },
-                         {.threads = 2});
+            return batch_waiting(numbers(8),
+                                 [&](int n) {
+                                     const Tensor h = before * n;
+                                     return n >= bad ? h + ones({3}, float64) : h;
+                                 },
+                                 {.threads = 2});
         };
         CHECK_THROWS_AS(run(), ShapeError);
         CHECK(tape.size() == size);
     }
     CHECK(allclose(tape.gradient(sum(before), w), full({2}, 2, float64)));
-    FAILS(ValueError, "batch: at least one thread must run, not 0", batch(numbers(3), [](int) {}, {.threads = 0}));
+    FAILS(ValueError, "batch: at least one thread must run, not 0", batch_waiting(numbers(3), [](int) {}, {.threads = 0}));
     // Without a tape, and under a NoGradScope.
     const NoGradScope pause;
-    CHECK_FALSE(batch(numbers(8), [&](int n) { return w * n; }, {.threads = 2})[7].requires_grad());
+    CHECK_FALSE(batch_waiting(numbers(8), [&](int n) { return w * n; }, {.threads = 2})[7].requires_grad());
 }
