@@ -57,7 +57,8 @@ struct BatchOptions {
     std::optional<int> most{};                 // instances that run at the same time; default: 100, 50 on the CPU without a tape; 16 that fork
     std::size_t stack = std::size_t{1} << 20;  // bytes of each one's stack; pages take memory when they are used
     /// Without a tape, an op on the CPU mostly takes less time than to wait for peers. So there only convolutions and products with a matrix of 16K
-    /// elements or more wait for them. If this is set, all ops wait everywhere.
+    /// elements or more wait, and an inner batch() runs in the instance that called it if 16 others run. If this is set, all ops wait everywhere.
+    /// An inner batch() does as the outermost one says.
     bool all_wait = false;
     bool together = true;  // false: one after the other, to compare and to debug; so does TAPIR_BATCH=off
     BatchReport* report = nullptr;

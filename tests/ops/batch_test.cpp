@@ -331,6 +331,48 @@ TEST_CASE("an error in a fork ends the instances of all levels") {
     CHECK(batch_waiting(items, [&](int) { return batch_waiting(std::vector<int>{}, [](int n) { return n; }).size(); })[3] == 0);
 }
 
+TEST_CASE("without a tape an inner batch() runs in the instance that called it, if many run") {
+    manual_seed(5);
+    const Tensor w = randn({128, 128}) * 0.1;
+    const std::vector<int> children = {0, 1, 2};
+    int refused = 0;
+    const auto sum_of = [&](int n, int depth, const auto& self) -> Tensor {
+        if (depth == 0) return dropout(full({128}, 0.01 * n), 0.5);
+        const auto child_of = [&](int child) {
+            if (n % 7 == 3 && depth == 1 && child == 1) throw std::runtime_error("refused");
+            return self(n + child, depth - 1, self);
+        };
+        try {
+            return tanh(linear(sum(stack(batch(children, child_of)), {0}), w));
+        } catch (const std::runtime_error&) {
+            ++refused;
+            return full({128}, 0.5);
+        }
+    };
+    for (const int count : {3, 40}) {
+        for (const bool all_wait : {false, true}) {
+            const auto of_all = [&](bool together) {
+                manual_seed(11);  // what an instance draws does not depend on what runs beside it
+                refused = 0;
+                return stack(batch(numbers(count), [&](int n) { return sum_of(n, 3, sum_of); }, {.all_wait = all_wait, .together = together}));
+            };
+            const Tensor want = of_all(false);
+            const int wanted = refused;
+            check_close(of_all(true), want, 1e-5);
+            CHECK(refused == wanted);
+            CHECK(refused > 0);
+        }
+    }
+    CHECK_THROWS_WITH(batch(numbers(40),
+                            [&](int n) {
+                                return batch(children, [&](int child) {
+                                    if (n == 30 && child == 1) throw std::runtime_error("of 30, 1");
+                                    return linear(full({128}, child * 0.5), w);
+                                });
+                            }),
+                      "of 30, 1");
+}
+
 TEST_CASE("an instance that handles the error of a batch one by one leaves the records of others alone") {
     const Tensor w = randn({3}).requires_grad_();
     const std::vector<int> items = {1, 2, 3, 4}, children = {0, 1};
