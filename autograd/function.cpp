@@ -14,6 +14,7 @@
 #include "tapir/core/module_name.h"
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/own_lines_impl.h"
+#include "tapir/core/thread_words_impl.h"
 
 namespace tapir {
 namespace detail {
@@ -21,12 +22,10 @@ void trace_custom_function(const Tensor& result);  // autograd/trace/tracer.cpp
 }  // namespace detail
 namespace {
 
-constinit thread_local const char* in_forward = nullptr;
-
 class InForward {
  public:
-    explicit InForward(const char* name) noexcept : outer_(in_forward) { in_forward = name; }
-    ~InForward() { in_forward = outer_; }
+    explicit InForward(const char* name) noexcept : outer_(detail::thread_words.in_forward) { detail::thread_words.in_forward = name; }
+    ~InForward() { detail::thread_words.in_forward = outer_; }
     InForward(const InForward&) = delete;
     InForward& operator=(const InForward&) = delete;
 
@@ -35,11 +34,6 @@ class InForward {
 };
 
 }  // namespace
-
-void exchange_words(TapeWords& words) noexcept {
-    std::swap(in_forward, words.in_forward);
-    OperandNames::exchange(words.operand_names);
-}
 
 namespace {
 
@@ -70,7 +64,7 @@ std::string_view type_in(std::string_view signature) {
 
 }  // namespace
 
-const char* function_in_forward() noexcept { return in_forward; }
+const char* function_in_forward() noexcept { return detail::thread_words.in_forward; }
 
 const OpInfo& CustomFunction::row_named(const char* name) {
     // Lives as long as the program, since records name it.

@@ -9,7 +9,6 @@
 namespace tapir {
 
 class ApartScope;
-class OperandNames;
 class Tape;
 struct Log;
 
@@ -35,14 +34,6 @@ struct ThreadTapes {
     void forget(Tape* innermost_of_chain) noexcept;
     bool take_out_of(Tape*& innermost_of_chain, Tape& tape) noexcept;
 };
-
-/// The thread's other state of the tape that belongs to what runs: see core/thread_words_impl.h.
-struct TapeWords {
-    const char* in_forward = nullptr;             // function.cpp: the custom function whose forward runs
-    const OperandNames* operand_names = nullptr;  // watch/watch.cpp
-};
-/// Gives the thread these, and keeps the thread's.
-void exchange_words(TapeWords& words) noexcept;
 
 namespace detail {
 /// Throws TapeError in an instance of batch(): `what` needs records that no other instance's are mixed with.

@@ -16,6 +16,7 @@
 namespace tapir {
 
 constinit thread_local detail::ThreadState detail::thread;
+constinit thread_local detail::ThreadWords detail::thread_words;
 
 std::string detail::file_and_line(const Loc& loc) {
     const char* slash = std::strrchr(loc.file_name(), '/');
@@ -25,15 +26,15 @@ std::string detail::file_and_line(const Loc& loc) {
 // Shortens the path; where() has the whole.
 static std::string beginning(const Loc& loc) { return loc.line() == 0 ? "" : detail::file_and_line(loc) + ": "; }
 
-static constinit thread_local const detail::StandInLine* stand_in = nullptr;
+detail::StandInLine::StandInLine(const char* header, const Loc& loc) noexcept : header_(header), loc_(loc), outer_(detail::thread_words.stand_in) {
+    detail::thread_words.stand_in = this;
+}
 
-detail::StandInLine::StandInLine(const char* header, const Loc& loc) noexcept : header_(header), loc_(loc), outer_(stand_in) { stand_in = this; }
-
-detail::StandInLine::~StandInLine() { stand_in = outer_; }
+detail::StandInLine::~StandInLine() { detail::thread_words.stand_in = outer_; }
 
 const Loc& detail::users_line(const Loc& loc) noexcept {
-    const bool is_there = stand_in && std::string_view(loc.file_name()).ends_with(stand_in->header_);
-    return is_there ? stand_in->loc_ : loc;
+    const bool is_there = detail::thread_words.stand_in && std::string_view(loc.file_name()).ends_with(detail::thread_words.stand_in->header_);
+    return is_there ? detail::thread_words.stand_in->loc_ : loc;
 }
 
 const Loc& detail::error_place(const Loc& loc) noexcept { return users_line(caller(loc)); }
@@ -52,30 +53,23 @@ static bool has_module(std::string_view first_line, const ModuleName& module) {
     return false;
 }
 
-static constinit thread_local const char* composed = nullptr;
-
-detail::ComposedOp::ComposedOp(const char* op) noexcept : outer_(composed) {
-    if (!outer_) composed = op;
+detail::ComposedOp::ComposedOp(const char* op) noexcept : outer_(detail::thread_words.composed) {
+    if (!outer_) detail::thread_words.composed = op;
 }
 
-detail::ComposedOp::~ComposedOp() { composed = outer_; }
+detail::ComposedOp::~ComposedOp() { detail::thread_words.composed = outer_; }
 
-void detail::exchange_error_words(ThreadWords& words) noexcept {
-    std::swap(stand_in, words.stand_in);
-    std::swap(composed, words.composed);
-}
+const char* detail::ComposedOp::current() noexcept { return detail::thread_words.composed; }
 
-const char* detail::ComposedOp::current() noexcept { return composed; }
+detail::CalledOp::CalledOp(const char* op) noexcept : outer_(detail::thread_words.composed) { detail::thread_words.composed = op; }
 
-detail::CalledOp::CalledOp(const char* op) noexcept : outer_(composed) { composed = op; }
-
-detail::CalledOp::~CalledOp() { composed = outer_; }
+detail::CalledOp::~CalledOp() { detail::thread_words.composed = outer_; }
 
 // Names the composite op in "mul: shapes differ" of an op that it calls. Messages of a trace or a graph are kept.
 static std::string named(const std::string& message) {
-    const std::size_t end = composed ? message.find(": ") : message.npos;
+    const std::size_t end = detail::thread_words.composed ? message.find(": ") : message.npos;
     if (end == message.npos || message.find(' ') < end || message.starts_with("trace: ") || message.starts_with("graph: ")) return message;
-    return composed + message.substr(end);
+    return detail::thread_words.composed + message.substr(end);
 }
 
 std::string detail::error_text(const std::string& message, const Loc& loc) {

@@ -36,12 +36,12 @@ std::uint64_t Generator::take(std::uint64_t count) noexcept { return __atomic_fe
 
 namespace {
 constinit Generator g_generator;
-constinit thread_local Generator* own_generator = nullptr;  // of an instance of batch()
 }  // namespace
 
-Generator* detail::exchange_generator(Generator* own) noexcept { return std::exchange(own_generator, own); }
-
-Generator& default_generator() noexcept { return own_generator ? *own_generator : g_generator; }
+Generator& default_generator() noexcept {
+    Generator* const own = detail::thread_words.generator;
+    return own ? *own : g_generator;
+}
 void manual_seed(std::uint64_t seed) noexcept { default_generator().manual_seed(seed); }
 
 }  // namespace tapir

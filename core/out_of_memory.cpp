@@ -7,18 +7,10 @@
 #include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/own_lines_impl.h"
 #include "tapir/core/thread_impl.h"
-#include "tapir/core/thread_words_impl.h"
 
 namespace tapir {
 
 constinit thread_local Loc detail::call_line;
-
-void detail::exchange_words(ThreadWords& words) noexcept {
-    exchange_error_words(words);
-    exchange_stream(words);
-    words.generator = exchange_generator(words.generator);
-    std::swap(call_line, words.call_line);
-}
 
 namespace {
 

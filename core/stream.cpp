@@ -54,14 +54,9 @@ Stream::Stream(Device device, Loc loc) : device_(device) {
     if (device.type != DeviceType::cpu) state_ = device_api::new_stream(device.index);
 }
 
-namespace {
-// The innermost StreamScope's stream; null outside of one.
-constinit thread_local const Stream* scoped_stream = nullptr;
-}  // namespace
-
-void detail::exchange_stream(ThreadWords& words) noexcept { std::swap(scoped_stream, words.scoped_stream); }
-
-Stream Stream::current(Loc loc) { return current(scoped_stream ? scoped_stream->device() : default_device(), loc); }
+Stream Stream::current(Loc loc) {
+    return current(detail::thread_words.scoped_stream ? detail::thread_words.scoped_stream->device() : default_device(), loc);
+}
 
 Stream Stream::current(Device device, Loc loc) {
     detail::check_device("Stream::current", device, loc);
@@ -100,14 +95,14 @@ Event Stream::record_event(Loc loc) const {
 
 void* Stream::native_handle() const noexcept { return state_ ? device_api::native(state_) : nullptr; }
 
-StreamScope::StreamScope(const Stream& stream) noexcept : previous_(stream), innermost_(scoped_stream) {
-    scoped_stream = &previous_;  // its device is what counts
+StreamScope::StreamScope(const Stream& stream) noexcept : previous_(stream), innermost_(detail::thread_words.scoped_stream) {
+    detail::thread_words.scoped_stream = &previous_;  // its device is what counts
     if (!stream.state()) return;
     previous_ = Stream(stream.device(), device_api::current_stream(stream.device().index));
     device_api::set_current_stream(stream.state());
 }
 StreamScope::~StreamScope() {
-    scoped_stream = innermost_;
+    detail::thread_words.scoped_stream = innermost_;
     if (previous_.state()) device_api::set_current_stream(previous_.state());
 }
 

@@ -1,30 +1,29 @@
-// The thread's state that core keeps beside ThreadState, of scopes that are alive. It belongs to what runs, not to the thread: batch() exchanges it
+// The thread's state that is kept beside ThreadState, of scopes that are alive. It belongs to what runs, not to the thread: batch() exchanges it
 // when it goes on with another instance.
 #pragma once
 
-#include "tapir/core/error.h"
+#include <utility>
 
 namespace tapir {
 class Generator;
+class OperandNames;
 class Stream;
 
 namespace detail {
 class StandInLine;
 
 struct ThreadWords {
-    const StandInLine* stand_in = nullptr;  // error.cpp: the innermost StandInLine
-    const char* composed = nullptr;         // error.cpp: the innermost ComposedOp
-    const Stream* scoped_stream = nullptr;  // stream.cpp: the innermost StreamScope's
-    Loc call_line{};                        // out_of_memory.cpp: the innermost CallLine's
-    Generator* generator = nullptr;         // generator.cpp: the default generator of an instance of batch()
+    const StandInLine* stand_in = nullptr;        // error.cpp: the innermost StandInLine
+    const char* composed = nullptr;               // error.cpp: the innermost ComposedOp
+    const Stream* scoped_stream = nullptr;        // stream.cpp: the innermost StreamScope's
+    Generator* generator = nullptr;               // generator.cpp: the default generator of an instance of batch(); null: the process's
+    const char* in_forward = nullptr;             // autograd/function.cpp: the custom function whose forward runs
+    const OperandNames* operand_names = nullptr;  // autograd/watch/watch_impl.h
 };
-/// Gives the thread these, and keeps the thread's.
-void exchange_words(ThreadWords& words) noexcept;
-// Its parts.
-void exchange_error_words(ThreadWords& words) noexcept;
-void exchange_stream(ThreadWords& words) noexcept;
+extern constinit thread_local ThreadWords thread_words __attribute__((tls_model("initial-exec")));
+
 /// Returns the one before; null: the process's.
-Generator* exchange_generator(Generator* own) noexcept;
+inline Generator* exchange_generator(Generator* own) noexcept { return std::exchange(thread_words.generator, own); }
 
 }  // namespace detail
 }  // namespace tapir

@@ -7,7 +7,6 @@
 
 namespace tapir {
 
-constinit thread_local const OperandNames* OperandNames::current = nullptr;
 
 WatchScope::WatchScope(OpWatcher& watcher) noexcept : watcher_(watcher) {
     watcher.next_ = detail::thread.watchers;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tapir/autograd/log_impl.h"
+#include "tapir/core/thread_words_impl.h"
 
 namespace tapir {
 
@@ -86,19 +87,18 @@ inline bool is_shared_by(const Log& log, const Log::ItemSpan& group, std::uint32
 /// told that it has run.
 class OperandNames {
  public:
-    OperandNames(const char* const* inputs, const char* const* outputs) noexcept : inputs_(inputs), outputs_(outputs), outer_(current) {
-        current = this;
+    OperandNames(const char* const* inputs, const char* const* outputs) noexcept : inputs_(inputs), outputs_(outputs), outer_(current()) {
+        current() = this;
     }
-    ~OperandNames() { current = outer_; }
+    ~OperandNames() { current() = outer_; }
     OperandNames(const OperandNames&) = delete;
     OperandNames& operator=(const OperandNames&) = delete;
     /// Null if no names are given.
-    static const char* of_input(int i) noexcept { return current ? current->inputs_[i] : nullptr; }
-    static void exchange(const OperandNames*& names) noexcept { std::swap(current, names); }
-    static const char* of_output(int k) noexcept { return current ? current->outputs_[k] : nullptr; }
+    static const char* of_input(int i) noexcept { return current() ? current()->inputs_[i] : nullptr; }
+    static const char* of_output(int k) noexcept { return current() ? current()->outputs_[k] : nullptr; }
 
  private:
-    static constinit thread_local const OperandNames* current;
+    static const OperandNames*& current() noexcept { return detail::thread_words.operand_names; }
     const char* const* inputs_;
     const char* const* outputs_;
     const OperandNames* outer_;

@@ -57,9 +57,9 @@ class Batched {
 /// Number arguments that calls of one group have in common, as words.
 struct BatchKey {
     static constexpr int kMost = 24;
-    std::uint64_t words[kMost];
     int count = 0;
     bool fits = true;
+    std::uint64_t words[kMost];
 
     BatchKey() noexcept {}  // the words are not set
     BatchKey(const BatchKey& other) noexcept : count(other.count), fits(other.fits) {
@@ -102,8 +102,8 @@ inline bool is_worth_waiting(const Tensor& weight) noexcept {
 
 struct BatchCall {
     BatchCall(const OpInfo& called, const Loc& line, const Tensor* const* tensors, int count, const BatchKey& of, Grouping grouping = {}) noexcept
-        : op(called), loc(line), operands(tensors), operand_count(count), key(of), shared(grouping.shared | grouping.same), same(grouping.same),
-          rounds_otherwise(grouping.rounds_otherwise), always_waits(grouping.always_waits) {}
+        : op(called), loc(line), operands(tensors), operand_count(count), rounds_otherwise(grouping.rounds_otherwise),
+          always_waits(grouping.always_waits), shared(grouping.shared | grouping.same), same(grouping.same), key(of) {}
     template <int count>
     BatchCall(const OpInfo& called, const Loc& line, const Tensor* const (&tensors)[count], const BatchKey& of = {}, Grouping grouping = {}) noexcept
         : BatchCall(called, line, few, count, of, grouping) {
@@ -129,11 +129,11 @@ struct BatchCall {
     const Tensor* few[kFew];
     const Tensor* const* operands;  // undefined ones are allowed
     int operand_count;
-    BatchKey key;
-    std::uint64_t shared, same;  // of the first 64
     bool rounds_otherwise, always_waits;
     bool is_one_block = false, has_number = false;
+    std::uint64_t shared, same;  // of the first 64
     double number = 0;
+    BatchKey key;  // the last, as few of its words are used
 
     bool may_share(int k) const noexcept { return k < 64 && (shared >> k & 1); }
     bool must_share(int k) const noexcept { return k < 64 && (same >> k & 1); }

@@ -2,7 +2,8 @@
 //
 // A row's storage has a version of its own, so that a write to one row says nothing of the others. But an op of the group may have saved the
 // block for its gradient, and the block's memory has changed, too: before gradients are computed, and when a row's storage ends, the block
-// learns of the writes to its rows.
+// learns of the writes to its rows. So every log that may save the block lists its rows: that of the group that has made them, and those of groups
+// whose operands they become. Rows that are made where nothing is recorded are not followed, and are copied where something is.
 #include "tapir/ops/batch/rows_impl.h"
 
 #include <algorithm>
@@ -23,8 +24,8 @@ namespace {
 class Rows : public RowBlock, public StorageWhole {
  public:
     Rows(const Tensor& block, std::int64_t count)
-        : StorageWhole{block.impl()->storage}, block_(block), row_(block.numel() / std::max<std::int64_t>(count, 1)) {
-        rows_.resize(static_cast<std::size_t>(count));
+        : StorageWhole{block.impl()->storage}, block_(block), row_(block.numel() / std::max<std::int64_t>(count, 1)), is_followed_(thread.log) {
+        if (is_followed_) rows_.resize(static_cast<std::size_t>(count));
     }
 
     void learn() noexcept override {
@@ -36,7 +37,7 @@ class Rows : public RowBlock, public StorageWhole {
     Tensor make(std::int64_t i) {
         const TensorImpl* const x = block_.impl();
         Tensor row = make_row(x, i, release, this);
-        if (row_ > 0) rows_[static_cast<std::size_t>(i)].storage = row.impl()->storage;
+        if (row_ > 0 && is_followed_) rows_[static_cast<std::size_t>(i)].storage = row.impl()->storage;
         share();
         return row;
     }
@@ -54,6 +55,14 @@ class Rows : public RowBlock, public StorageWhole {
         return bytes > 0 ? (t->data - block_.impl()->data) / bytes : 0;
     }
     const Tensor& block() const noexcept { return block_; }
+    bool is_followed() const noexcept { return is_followed_; }
+
+    // The log will ask the block to learn before it computes gradients.
+    void list_in(Log& log) {
+        if (listed_in_.exchange(log.id, std::memory_order_relaxed) == log.id) return;
+        share();
+        log.row_blocks.push_back(RowBlock::Reference(this));
+    }
 
  private:
     struct Row {
@@ -70,7 +79,7 @@ class Rows : public RowBlock, public StorageWhole {
 
     static void release(Storage* storage) {
         auto* const rows = static_cast<Rows*>(static_cast<StorageWhole*>(storage->context));
-        if (storage->nbytes > 0) {
+        if (storage->nbytes > 0 && rows->is_followed_) {
             Row& row = rows->rows_[static_cast<std::size_t>(storage->data - rows->block_.impl()->data) / storage->nbytes];
             rows->learn_of(row);
             row.storage = nullptr;
@@ -79,19 +88,22 @@ class Rows : public RowBlock, public StorageWhole {
     }
 
     Tensor block_;
-    std::int64_t row_;  // elements
-    std::vector<Row> rows_;
+    std::int64_t row_;       // elements
+    std::vector<Row> rows_;  // if they are followed
+    bool is_followed_;
+    std::atomic<std::uint32_t> listed_in_ = 0;  // the number of the log that lists them, of several the last
 };
 
 // Rows that lie behind each other in one block, as a view of it; undefined if they do not.
 Tensor adjacent(const Tensor* rows, std::int64_t count) {
     Rows* const first = Rows::of(rows[0].impl());
-    if (!first) return {};
+    if (!first || (thread.log && !first->is_followed())) return {};
     const std::int64_t start = first->index_of(rows[0].impl());
     for (std::int64_t i = 1; i < count; ++i) {
         const TensorImpl* const t = rows[i].impl();
         if (Rows::of(t) != first || first->index_of(t) != start + i) return {};
     }
+    if (thread.log) first->list_in(*thread.log);
     Shape sizes = rows[0].shape();
     sizes.insert(0, count);
     return make_view(first->block().impl(), sizes.rank(), sizes.data(), /*strides=*/nullptr, start * rows[0].numel());
@@ -137,10 +149,10 @@ Tensor unfolded(const Tensor& result, std::int64_t count) {
 void rows_of(const Tensor& block, Tensor* rows, std::int64_t count) {
     const Tensor whole = block.contiguous();
     auto* const owner = new Rows(whole, count);
-    const RowBlock::Reference reference(owner);
+    const RowBlock::Reference reference(owner);  // until each row has one
     for (std::int64_t i = 0; i < count; ++i) rows[i] = owner->make(i);
     record_unbound(whole, rows, static_cast<int>(count));
-    if (thread.log && whole.impl()->node.tape == thread.log->id) thread.log->row_blocks.push_back(reference);
+    if (thread.log && whole.impl()->node.tape == thread.log->id) owner->list_in(*thread.log);
 }
 
 }  // namespace tapir::detail

@@ -35,6 +35,7 @@
 #include "tapir/core/generator.h"
 #include "tapir/core/make_impl.h"
 #include "tapir/core/on_threads_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/thread_words_impl.h"
 #include "tapir/ops/batch/batch.h"
 #include "tapir/ops/batch/batched_impl.h"
@@ -54,11 +55,12 @@ class OpState {
  public:
     // That of the thread as it is now.
     static OpState now() noexcept {
-        OpState state, kept;
-        state.exchange();
-        kept = state;
-        state.exchange();
-        return kept;
+        OpState state;
+        state.thread_ = thread;
+        state.tapes_ = ThreadTapes::own();
+        state.words_ = thread_words;
+        state.call_line_ = call_line;
+        return state;
     }
     // Gives the thread this state, and keeps the thread's.
     void exchange() noexcept {
@@ -66,8 +68,8 @@ class OpState {
         thread.module_calls = thread_.module_calls;  // these count on
         thread.flops = thread_.flops;
         std::swap(ThreadTapes::own(), tapes_);
-        exchange_words(words_);
-        exchange_words(tape_words_);
+        std::swap(thread_words, words_);
+        std::swap(call_line, call_line_);
     }
     const ThreadState& thread_state() const noexcept { return thread_; }
     // The same for another thread, which records in this log; null: nowhere.
@@ -88,7 +90,7 @@ class OpState {
     ThreadState thread_;
     ThreadTapes tapes_;
     ThreadWords words_;
-    TapeWords tape_words_;
+    Loc call_line_;  // out_of_memory_impl.h: the innermost CallLine's
 };
 
 class Exchanged {
@@ -182,10 +184,10 @@ struct Waiting {
     const BatchRule& rule;
     Tensor* const* results;
     int result_count;
-    std::uint64_t words[96];
     int word_count = 0;
     std::uint64_t hash = 0;
     bool is_computed = false, is_ready = false;
+    std::uint64_t words[96];  // behind what is always used: the stack of each instance takes the fewer lines of the cache
 
     bool add(std::uint64_t word) noexcept {
         if (word_count == static_cast<int>(std::size(words))) return false;

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$1"
 of_threads="asked|batch_instance|cache|capturing_into|current_tracer|end|end_of_thread|here|innermost_bound|inside_of_scope|is_failing|is_in_part|is_made|is_one_by_one|is_outside_trace|last|lent|logs|mine|number|of_thread|paused|scheduler|scope|sequence_loops|shapes_only|spare_chunk|spare_memory|spare_stacks|told|watcher|workspace"
-of_instances="call_line|composed|current|in_forward|own_generator|scoped_stream|stand_in|tapes|thread"
+of_instances="call_line|tapes|thread|thread_words"
 failed=0
 while IFS= read -r line; do
     name=$(sed -E 's/.*thread_local//; s/<[^ ]*>//; s/__attribute__.*//; s/[;={(].*//; s/\[.*//; s/ +$//; s/.*[ :*&]//' <<<"$line")
