@@ -7,7 +7,6 @@
 
 namespace tapir {
 
-
 WatchScope::WatchScope(OpWatcher& watcher) noexcept : watcher_(watcher) {
     watcher.next_ = detail::thread.watchers;
     detail::thread.watchers = &watcher;
