@@ -33,10 +33,6 @@ class InForward {
     const char* outer_;
 };
 
-}  // namespace
-
-namespace {
-
 struct FunctionRecord : RecordObject {
     CustomFunction::BackwardFn backward = nullptr;
     FunctionContext context;

@@ -24,8 +24,8 @@ namespace {
 class Rows : public RowBlock, public StorageWhole {
  public:
     Rows(const Tensor& block, std::int64_t count)
-        : StorageWhole{block.impl()->storage}, block_(block), row_(block.numel() / std::max<std::int64_t>(count, 1)), is_followed_(thread.log) {
-        if (is_followed_) rows_.resize(static_cast<std::size_t>(count));
+        : StorageWhole{block.impl()->storage}, block_(block), row_(block.numel() / std::max<std::int64_t>(count, 1)) {
+        if (thread.log) rows_.resize(static_cast<std::size_t>(count));
     }
 
     void learn() noexcept override {
@@ -37,7 +37,7 @@ class Rows : public RowBlock, public StorageWhole {
     Tensor make(std::int64_t i) {
         const TensorImpl* const x = block_.impl();
         Tensor row = make_row(x, i, release, this);
-        if (row_ > 0 && is_followed_) rows_[static_cast<std::size_t>(i)].storage = row.impl()->storage;
+        if (row_ > 0 && is_followed()) rows_[static_cast<std::size_t>(i)].storage = row.impl()->storage;
         share();
         return row;
     }
@@ -55,7 +55,7 @@ class Rows : public RowBlock, public StorageWhole {
         return bytes > 0 ? (t->data - block_.impl()->data) / bytes : 0;
     }
     const Tensor& block() const noexcept { return block_; }
-    bool is_followed() const noexcept { return is_followed_; }
+    bool is_followed() const noexcept { return !rows_.empty(); }
 
     // The log will ask the block to learn before it computes gradients.
     void list_in(Log& log) {
@@ -79,7 +79,7 @@ class Rows : public RowBlock, public StorageWhole {
 
     static void release(Storage* storage) {
         auto* const rows = static_cast<Rows*>(static_cast<StorageWhole*>(storage->context));
-        if (storage->nbytes > 0 && rows->is_followed_) {
+        if (storage->nbytes > 0 && rows->is_followed()) {
             Row& row = rows->rows_[static_cast<std::size_t>(storage->data - rows->block_.impl()->data) / storage->nbytes];
             rows->learn_of(row);
             row.storage = nullptr;
@@ -88,9 +88,8 @@ class Rows : public RowBlock, public StorageWhole {
     }
 
     Tensor block_;
-    std::int64_t row_;       // elements
-    std::vector<Row> rows_;  // if they are followed
-    bool is_followed_;
+    std::int64_t row_;                          // elements
+    std::vector<Row> rows_;                     // if they are followed
     std::atomic<std::uint32_t> listed_in_ = 0;  // the number of the log that lists them, of several the last
 };
 

@@ -69,7 +69,8 @@ TEST_CASE("long rows keep their digits") {
     struct Row {
         const char* name;
         Fn fn;
-        double bound;  // in units in the last place of the largest result
+        double bound;                        // in units in the last place of the largest result
+        double bound_of_both_signs = bound;  // the same for rows whose elements cancel: their errors do not
     };
     const Row rows[] = {
         {"layer_norm", [](const Tensor& x) { return layer_norm(x, {x.size(1)}); }, 4},
@@ -102,8 +103,8 @@ TEST_CASE("long rows keep their digits") {
         {"pairwise_distance", [](const Tensor& x) { return pairwise_distance(x, zeros_like(x)); }, 2},
         {"cumsum", [](const Tensor& x) { return cumsum(x, 1); }, 2},
         {"logcumsumexp", [](const Tensor& x) { return logcumsumexp(x, 1); }, 2},
-        {"sum", [](const Tensor& x) { return sum(x, {1}); }, 8},  // elements of both signs cancel, their errors do not
-        {"mean", [](const Tensor& x) { return mean(x, {1}); }, 8},
+        {"sum", [](const Tensor& x) { return sum(x, {1}); }, 2, 8},
+        {"mean", [](const Tensor& x) { return mean(x, {1}); }, 2, 8},
         {"var", [](const Tensor& x) { return var(x + 0, {1}); }, 2},
         {"std", [](const Tensor& x) { return tapir::std(x, {1}); }, 2},
         {"trapezoid", [](const Tensor& x) { return trapezoid(x, 0.5, 1); }, 4},
@@ -116,7 +117,7 @@ TEST_CASE("long rows keep their digits") {
         for (const Tensor& x : long_rows(width)) {
             for (const Row& row : rows) {
                 INFO(row.name << ", rows of " << width << " like " << x[0][0].item());
-                CHECK(error_of(row.fn(x), row.fn(wide(x))) <= row.bound * ulp);
+                CHECK(error_of(row.fn(x), row.fn(wide(x))) <= (x.min().item() < 0 ? row.bound_of_both_signs : row.bound) * ulp);
             }
         }
     }
