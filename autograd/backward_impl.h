@@ -5,6 +5,8 @@
 // Rules are written with the public ops, so that they are recorded (and can be differentiated) when asked for.
 #pragma once
 
+#include <bitset>
+
 #include "tapir/autograd/log_impl.h"
 #include "tapir/autograd/meta_impl.h"
 #include "tapir/autograd/streams_impl.h"
@@ -27,11 +29,30 @@ struct PartOfRows {
     Tensor g;
 };
 
+/// The gradient of a tensor that was cut into pieces, made before the pieces' own: rules write these into it, and nothing is put together in
+/// the end. See room_for_gradient() in ops/view/view.cpp.
+struct RoomForPieces {
+    const Record* pieces;
+    Tensor whole;
+    std::bitset<256> given;  // out to a rule, by output
+    int output = 0;          // the last one given out
+    std::int64_t start = 0;  // its first row
+};
+
+/// Pairs of which g^T x is to be summed, on the CPU, where the g lie behind each other in one tensor: only the x are copied.
+struct RowsInPlace {
+    Tensor g;  // of the first row
+    Tensor x;  // a buffer
+    std::int64_t rows = 0;
+    std::int64_t first = 0;  // the first one's row in x
+};
+
 /// Contributions to one value's gradient that are collected to be computed together.
 /// See Note [Collected gradients] in collected.cpp.
 struct Pending {
     ProductRows products;
     std::vector<SparseRows> rows;
+    RowsInPlace in_place;
     // On devices, kept for as long as the walk lasts: pairs of which g^T x is to be summed, and terms to be summed.
     std::vector<std::pair<Tensor, Tensor>> pairs;
     std::int64_t pair_rows = 0;
@@ -79,7 +100,9 @@ struct Walk {
     std::vector<std::uint8_t> kept{};     // bitmap: gradients that the caller asked for
     std::vector<std::pair<std::uint32_t, Tensor>> kept_grads{};
     BackwardStreams* streams = nullptr;  // null: nothing to follow
-    LeafCalls* leaf_calls = nullptr;     // null: nobody asks. Not called for leaves that were first used in Log::parts
+    std::vector<RoomForPieces> rooms{};
+    bool is_of_part = false;          // walks one of Log::parts, for another walk
+    LeafCalls* leaf_calls = nullptr;  // null: nobody asks. Not called for leaves that were first used in Log::parts
 
     bool is_wanted(std::uint32_t value) const noexcept { return wanted[value >> 3] >> (value & 7) & 1; }
     /// True if nobody looks at the gradient of this value, so that it may go straight to what the value is a part of.
@@ -98,7 +121,12 @@ struct Walk {
     bool may_hold_parts(std::uint32_t value) const noexcept {
         return !recording && !streams && value >= begin && !(log.records[value]->flags & Record::kLeaf);
     }
-    /// Computes what is held for the value on a device.
+    /// Adds a pair of RowsInPlace. Returns false if g does not lie so.
+    bool add_in_place(std::uint32_t value, const Tensor& g, const Tensor& x);
+    /// Copies the rows of a pair into the buffers.
+    void collect(std::uint32_t value, const Tensor& g, const Tensor& x);
+    void complete_in_place(std::uint32_t value);
+    /// Computes what is held for the value: on a device, and RowsInPlace.
     void sum_held(std::uint32_t value);
     /// Computes what was collected for the value, which completes its gradient.
     void flush(std::uint32_t value);

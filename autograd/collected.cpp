@@ -7,6 +7,8 @@
 // backwards, until grad() is called. The same products are summed, only in another order. While rules are being
 // recorded, nothing is collected: the product is an op then.
 //
+// Large g that lie behind each other, as rules write them into the gradient of a sequence that was cut into steps, are not copied: RowsInPlace.
+//
 // On a device, launches are the cost, and copying the rows of each use would add two. So the tensors are held as
 // they are until the value's gradient is needed, at the latest at the end of the walk: two launches join all rows,
 // and a third multiplies. Small gradients of leaves, those of biases, are held and summed in the same way. So are the
@@ -26,7 +28,8 @@ namespace {
 // The rows that one value collects: the more there are in a product, the less often its result is read and written again. They take no more
 // memory than two gradients of a large value.
 constexpr std::int64_t kLeastCollected = 16, kMostCollected = 1024, kCollectBytes = 4 << 20;
-constexpr std::int64_t kHeldTerm = 16 << 10;  // elements of a gradient that is held on a device to be summed with others
+constexpr std::int64_t kLeastInPlace = 4 << 10;  // elements of g: fewer are copied as fast
+constexpr std::int64_t kHeldTerm = 16 << 10;     // elements of a gradient that is held on a device to be summed with others
 constexpr std::size_t kMostHeld = 64;
 
 bool same_sizes(const TensorImpl* t, const Record& record) noexcept {
@@ -300,11 +303,16 @@ void Walk::add_product_now(std::uint32_t value, const Tensor& g, const Tensor& x
         tell_summed(value);
 }
 
+// The number of rows of g (., out) and x (., in) that are collected.
+static std::int64_t collected_rows(std::int64_t out, std::int64_t in, DType dtype) noexcept {
+    const auto item_bytes = static_cast<std::int64_t>(itemsize(dtype));
+    const std::int64_t bytes = std::max(kCollectBytes, 2 * out * in * item_bytes);
+    return std::clamp(bytes / std::max<std::int64_t>((out + in) * item_bytes, 1), kLeastCollected, kMostCollected);
+}
+
 void Walk::add_product(std::uint32_t value, const Tensor& g, const Tensor& x) {
     const std::int64_t n = g.impl()->sizes[0], out = g.impl()->sizes[1], in = x.impl()->sizes[1];
-    const auto item_bytes = static_cast<std::int64_t>(itemsize(g.dtype()));
-    const std::int64_t bytes = std::max(kCollectBytes, 2 * out * in * item_bytes);
-    const std::int64_t capacity = std::clamp(bytes / std::max<std::int64_t>((out + in) * item_bytes, 1), kLeastCollected, kMostCollected);
+    const std::int64_t capacity = collected_rows(out, in, g.dtype());
     const DType dtype = log.records[value]->dtype;
     if (recording || g.dtype() != dtype || x.dtype() != dtype) return add(value, gradient_ops::product(g, x));
     GradientSlot& slot = slots[value];
@@ -324,13 +332,67 @@ void Walk::add_product(std::uint32_t value, const Tensor& g, const Tensor& x) {
         pending.pair_rows += n;
         return;
     }
-    ProductRows& products = pending.products;
+    if (n * out >= kLeastInPlace && add_in_place(value, g, x)) return;
+    collect(value, g, x);
+}
+
+void Walk::collect(std::uint32_t value, const Tensor& g, const Tensor& x) {
+    const std::int64_t n = g.impl()->sizes[0], out = g.impl()->sizes[1], in = x.impl()->sizes[1];
+    ProductRows& products = slots[value].pending->products;
     if (!products.g.defined()) {
+        const std::int64_t capacity = collected_rows(out, in, g.dtype());
         products.g = detail::make_empty({capacity, out}, g.dtype(), g.device(), Loc{});
         products.x = detail::make_empty({capacity, in}, x.dtype(), x.device(), Loc{});
     }
-    if (products.rows + n > capacity) flush(value);
+    if (products.rows + n > products.capacity()) complete_products(value);
     products.append(g, x);
+}
+
+bool Walk::add_in_place(std::uint32_t value, const Tensor& g, const Tensor& x) {
+    const TensorImpl* const from = g.impl();
+    if (!(from->flags & TensorImpl::kView) || !from->is_contiguous()) return false;
+    RowsInPlace& held = slots[value].collected().in_place;
+    const std::int64_t n = from->sizes[0], width = x.impl()->sizes[1];
+    const auto bytes_of = [&](std::int64_t rows) { return rows * from->sizes[1] * static_cast<std::int64_t>(itemsize(g.dtype())); };
+    const auto meet = [&](const std::byte* above, const std::byte* below) { return held.g.impl()->storage == from->storage && above == below; };
+    const bool is_before = held.rows > 0 && meet(from->data + bytes_of(n), held.g.impl()->data);
+    const bool is_after = held.rows > 0 && meet(held.g.impl()->data + bytes_of(held.rows), from->data);
+    if (!(is_before || is_after) || held.rows + n > kMostCollected) complete_in_place(value);
+    if (!held.x.defined()) held.x = detail::make_empty({kMostCollected, width}, x.dtype(), cpu, Loc{});
+    const auto move_to = [&](std::int64_t first) {
+        const auto row = static_cast<std::size_t>(width) * itemsize(x.dtype());
+        std::byte* const rows = held.x.impl()->data;
+        std::memmove(rows + static_cast<std::size_t>(first) * row, rows + static_cast<std::size_t>(held.first) * row,
+                     static_cast<std::size_t>(held.rows) * row);
+        held.first = first;
+    };
+    std::int64_t place = 0;
+    if (held.rows > 0 && is_after) {
+        if (held.first + held.rows + n > kMostCollected) move_to(0);
+        place = held.first + held.rows;
+    } else {
+        if (held.rows == 0) held.first = kMostCollected;  // the next ones come before it if the loop went forwards
+        if (held.first < n) move_to(kMostCollected - held.rows);
+        place = held.first -= n;
+        held.g = g;
+    }
+    gradient_ops::copy_rows(held.x, place, x);
+    held.rows += n;
+    return true;
+}
+
+void Walk::complete_in_place(std::uint32_t value) {
+    RowsInPlace& held = slots[value].pending->in_place;
+    if (held.rows == 0) return;
+    const std::int64_t out = held.g.impl()->sizes[1], in = held.x.impl()->sizes[1];
+    const Tensor g = detail::make_view(held.g.impl(), {held.rows, out}, {out, 1}, 0);
+    const Tensor x = detail::make_view(held.x.impl(), {held.rows, in}, {in, 1}, held.first * in);
+    const bool are_few = 2 * held.rows <= collected_rows(out, in, g.dtype());
+    held.rows = 0;
+    held.g = Tensor();
+    if (are_few) return collect(value, g, x);
+    const ProfileScope scope(kCollected, detail::thread.op_loc);
+    add_product_now(value, g, x);
 }
 
 void Walk::add_rows(std::uint32_t value, const Tensor& indices, const Tensor& g) {
@@ -359,6 +421,8 @@ void Walk::add_rows(std::uint32_t value, const Tensor& indices, const Tensor& g)
 void Walk::sum_held(std::uint32_t value) {
     GradientSlot& slot = slots[value];
     Pending& pending = *slot.pending;
+    complete_in_place(value);
+    pending.in_place = {};
     if (!pending.pairs.empty()) {
         std::vector<Tensor> g, x;
         for (auto& [pair_g, pair_x] : pending.pairs) {

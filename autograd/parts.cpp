@@ -51,6 +51,7 @@ void Walk::run_parts(const Log::Parts& parts) {
     for (int k = 1; k < count; ++k) {
         auto& walk = walks[static_cast<std::size_t>(k)] = std::make_unique<Walk>(Walk{log, begin});
         walk->releasing = releasing;
+        walk->is_of_part = true;
         walk->extent = extent;
         walk->wanted = wanted;
         walk->reached = reached;

@@ -22,6 +22,7 @@
 #include "tapir/ops/recurrent/recurrent_impl.h"
 #include "tapir/ops/recurrent/recurrent_kernels.h"
 #include "tapir/ops/view/view.h"
+#include "tapir/ops/view/view_impl.h"
 
 namespace tapir {
 namespace {
@@ -193,7 +194,8 @@ void run(const Step& step, const void* const* inputs, const Tensor& h, const Ten
     }
     for (int k = 0; k < step.children; ++k) child[k] = {static_cast<const T*>(inputs[step.sources + k]), step.width};
     const Args args{step.width, step.children, gates, child, kernel_data<T>(h), kernel_data<T>(c), kernel_data<kernels::Kept<T>>(kept)};
-    TAPIR_LAUNCH(h.defined() ? h : kept, step.rows, step.width * (step.children + 3), lstm_gates, args);
+    const int64_t work = 4 * step.width * (step.children + 3);  // a sigmoid or a tanh takes as long as quick work on four elements
+    TAPIR_LAUNCH(h.defined() ? h : kept, step.rows, work, lstm_gates, args);
 }
 
 // --- The same with public ops ----------------------------------------------------------------------------------------------
@@ -298,7 +300,7 @@ void run_backward(const Step& step, const Tensor& kept, const Tensor& grad_h, co
         child[k] = {static_cast<const T*>(child_c[k]), static_cast<T*>(grads[step.sources + k]), step.width};
     }
     const Args args{step.width, step.children, gates, child, kernel_data<kernels::Kept<T>>(kept), kernel_data<T>(grad_h), kernel_data<T>(grad_c)};
-    const int64_t work = step.width * (step.children + 3) / 2;  // products are quick beside the step's sigmoid and tanh
+    const int64_t work = 2 * step.width * (step.children + 3);  // see the step's
     TAPIR_LAUNCH(kept, step.rows, work, lstm_gates_backward, args);
 }
 
@@ -314,7 +316,7 @@ void fused_rule(Backward& b, const Step& step, DType dtype) {
     for (int s = 0; s < step.sources; ++s) {
         Tensor& grad = grads.push(Tensor());
         if (!b.needs(s) || (is_shared && s == 1)) continue;
-        grad = detail::make_empty(b.input_shape(s), dtype, kept.device(), b.record().loc);
+        grad = room_for_gradient(b, s, dtype);
         if (has_gap(step, s)) grad.zero_();
     }
     for (int k = 0; k < step.children; ++k) {

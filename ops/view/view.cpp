@@ -185,6 +185,50 @@ struct Pieces {
     bool drop;  // unbind: the pieces lose the dimension
 };
 
+// The number of rows of the whole that an output is.
+int64_t rows_of_piece(const Record& output, bool drop) noexcept { return drop ? 1 : output.sizes()[0]; }
+
+// Returns the record of split() or unbind() along dimension 0 that made the value, if rules may write its gradient into that of the whole; else null.
+const Record* cut_from(const Walk& walk, std::uint32_t value, DType dtype) noexcept {
+    if (walk.is_of_part || !walk.is_unseen(value)) return nullptr;
+    const std::uint32_t maker = walk.log.maker_of(value);
+    const Record* const record = walk.log.records[maker];
+    if (maker < walk.begin || record->op != &pieces_op || record->flags & Record::kReleased || record->device != cpu) return nullptr;
+    if (static_cast<const Pieces*>(record->attrs())->dim != 0 || !walk.is_wanted(record->inputs()[0])) return nullptr;
+    return walk.log.records[record->inputs()[0]]->dtype == dtype ? record : nullptr;
+}
+
+RoomForPieces& room_of(Walk& walk, const Record& pieces) {
+    for (RoomForPieces& room : walk.rooms) {
+        if (room.pieces == &pieces) return room;
+    }
+    const Record& whole = *walk.log.records[pieces.inputs()[0]];
+    walk.rooms.push_back({&pieces, detail::make_empty(whole.shape(), whole.dtype, whole.device, Loc{}), {}});
+    return walk.rooms.back();
+}
+
+bool lies_at(const Tensor& g, const Tensor& whole, int64_t offset) noexcept {
+    const TensorImpl* const impl = g.impl();
+    const std::byte* const place = whole.impl()->data + offset * static_cast<int64_t>(itemsize(whole.dtype()));
+    return impl && impl->storage == whole.impl()->storage && impl->data == place && impl->is_contiguous();
+}
+
+// Returns the whole gradient that rules have written into; an undefined tensor if there is none, or one of its places has been given out to a rule
+// whose result was added to others elsewhere: somebody may still read it there.
+Tensor take_room(Backward& b) {
+    std::vector<RoomForPieces>& rooms = b.walk().rooms;
+    const auto room = std::find_if(rooms.begin(), rooms.end(), [&](const RoomForPieces& r) { return r.pieces == &b.record(); });
+    if (room == rooms.end()) return {};
+    const RoomForPieces taken = std::move(*room);
+    rooms.erase(room);
+    int64_t offset = 0;
+    for (int k = 0; k < b.output_count(); ++k) {
+        if (taken.given[static_cast<std::size_t>(k)] && !lies_at(b.grad(k), taken.whole, offset)) return {};
+        offset += b.output_shape(k).numel();
+    }
+    return taken.whole;
+}
+
 void pieces_rule(Backward& b) {
     if (!b.needs(0)) return;
     const auto& pieces = b.attrs<Pieces>();
@@ -198,12 +242,16 @@ void pieces_rule(Backward& b) {
         b.give(0, gradient_ops::concatenate(grads, pieces.dim));
         return;
     }
-    const Shape shape = b.input_shape(0);
-    Tensor whole = detail::make_empty(shape, b.input_dtype(0), first.device(), Loc{});
+    Tensor whole = take_room(b);
+    if (!whole.defined()) whole = detail::make_empty(b.input_shape(0), b.input_dtype(0), first.device(), Loc{});
     int64_t start = 0;
     for (int k = 0; k < b.output_count(); ++k) {
         Shape sizes = b.output_shape(k);
         if (pieces.drop) sizes.insert(pieces.dim, 1);
+        if (pieces.dim == 0 && lies_at(b.grad(k), whole, start * whole.strides().raw(0))) {
+            start += sizes.raw(0);
+            continue;
+        }
         if (const Tensor& g = b.grad(k); pieces.dim == 0 && g.defined() && g.is_contiguous() && g.dtype() == whole.dtype()) [[likely]] {
             const std::size_t item = itemsize(g.dtype());
             std::byte* const to = whole.impl()->data + static_cast<std::size_t>(start * whole.strides().raw(0)) * item;
@@ -227,6 +275,26 @@ void pieces_rule(Backward& b) {
     }
     b.give(0, std::move(whole));
 }
+
+}  // namespace
+
+Tensor room_for_gradient(Backward& b, int i, DType dtype) {
+    Walk& walk = b.walk();
+    const std::uint32_t value = b.record().inputs()[i];
+    const Record& input = *walk.log.records[value];
+    const Record* const pieces = b.recording() ? nullptr : cut_from(walk, value, dtype);
+    const auto output = static_cast<std::size_t>(input.output_index);
+    RoomForPieces* const room = pieces ? &room_of(walk, *pieces) : nullptr;
+    if (!room || room->given[output]) return detail::make_empty(input.shape(), dtype, input.device, b.record().loc);
+    room->given[output] = true;
+    const bool drop = static_cast<const Pieces*>(pieces->attrs())->drop;
+    const auto rows = [&](int k) { return rows_of_piece(*walk.log.records[value - output + static_cast<std::uint32_t>(k)], drop); };
+    for (; room->output < static_cast<int>(output); ++room->output) room->start += rows(room->output);
+    for (; room->output > static_cast<int>(output); --room->output) room->start -= rows(room->output - 1);
+    return detail::make_view(room->whole.impl(), input.rank, input.sizes(), nullptr, room->start * room->whole.strides().raw(0));
+}
+
+namespace {
 
 // Finds the strides that show x's elements in another shape; returns false if a copy is needed.
 bool view_strides(const TensorImpl* x, const Shape& shape, Shape& strides) {
