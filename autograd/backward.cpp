@@ -165,7 +165,11 @@ void Walk::run_in_order(std::size_t from, std::size_t to) {
         Backward context(*this, index);
         if (watched) [[unlikely]]
             WatcherList::each([&](OpWatcher& watcher) { watcher.begin_rule(*this, index); });
+        const std::size_t recorded = log.records.size();
         record.op->backward(context);
+        for (std::size_t made = recorded; only_traced && made < log.records.size(); ++made) {
+            if (!(log.records[made]->flags & Record::kLeaf)) release_saved(*log.records[made]);
+        }
         if (watched) [[unlikely]]
             WatcherList::each([&](OpWatcher& watcher) { watcher.end_rule(*this, index); });
         for (std::uint32_t k = 0; k < record.output_count; ++k) {
@@ -352,6 +356,7 @@ BackwardRun::BackwardRun(Tape& tape, const Tensor& y, const BackwardOptions& opt
     const bool outermost = tape.outer_ == nullptr;
     const bool is_tracing = detail::is_tracing();  // then the rules' ops become part of the graph
     walk_.recording = options.create_graph || !outermost || is_tracing;
+    walk_.only_traced = is_tracing && !options.create_graph && outermost;
     is_followed_ = walk_.recording && !is_tracing;
     notes_rows_ = outermost && !options.create_graph;
     walk_.may_be_watched = !scope_.was_muted() && !is_tracing;

@@ -89,6 +89,7 @@ struct Walk {
     Log& log;
     std::size_t begin;                    // records before it belong to an outer tape
     bool recording = false;               // the rules are recorded too
+    bool only_traced = false;             // for a trace alone: nobody differentiates what they compute
     bool watched = false;                 // watchers are told of the rules and of the gradients that these give
     bool may_be_watched = false;          // also from some rule on, if gdb asks for it
     bool by_rows = false;                 // watched, and rules of groups in batch() are to give what tells rows apart

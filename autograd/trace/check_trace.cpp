@@ -48,7 +48,7 @@ struct Ran {
         Loc loc;
     };
     std::vector<Read> reads;
-    bool keeps_values = true;  // else only the initial values, and the outputs
+    bool keeps_values = true;  // else only the initial values, what was written to these, and the outputs
 };
 
 class CheckTracer : public Tracer {
@@ -119,6 +119,14 @@ Ran run_program(const Graph& graph, const TracedFunction& fn, const std::vector<
     }
     undo.note();
     ran.graph = tracer.finish();
+    // What was written to inputs and parameters.
+    for (const Graph::Update& update : ran.graph.updates()) {
+        if (ran.values.count(update.value) > 0) continue;
+        const PauseRecording pause;
+        const auto& all = ran.graph.inputs();
+        const auto input = static_cast<std::size_t>(std::find(all.begin(), all.end(), update.target) - all.begin());
+        ran.values[update.value] = (input < inputs.size() ? inputs[input] : update.target->data).clone();
+    }
     // The initial values. Writes to these are undone.
     for (std::size_t i = 0; i < inputs.size(); ++i) ran.values[ran.graph.inputs()[i]] = inputs[i];
     for (const auto* list : {&ran.graph.parameters(), &ran.graph.constants()}) {
@@ -175,7 +183,8 @@ std::string difference(const Tensor& graph, const Tensor& program, Tolerances op
 
 class Comparison {
  public:
-    Comparison(const Graph& graph, const Ran& program, const std::vector<Tensor>& inputs, const Tolerances& options, const Loc& loc)
+    /// Takes the program's values away, as far as they have been compared.
+    Comparison(const Graph& graph, Ran& program, const std::vector<Tensor>& inputs, const Tolerances& options, const Loc& loc)
         : graph_(graph), program_(program), options_(options), loc_(loc), sizes_(sizes_of_inputs(graph, inputs.data(), loc)) {
         for (const auto* list : {&graph.parameters(), &graph.constants()}) {
             for (const Graph::Value* value : *list) values_[value] = value->data;
@@ -193,6 +202,7 @@ class Comparison {
             if (!ok && program_.keeps_values) compare_by_line();
             return std::move(result_);
         }
+        const LastUses mine_last = last_uses(graph_), its_last = last_uses(program_.graph);
         skip_numbers();
         for (; at_ < graph_.nodes().size(); ++at_, ++theirs_) {
             skip_copies();
@@ -204,6 +214,8 @@ class Comparison {
             }
             const Graph::Node& its = *program_.graph.nodes()[theirs_];
             if (!compare_calls(mine, its) || !compute(mine) || !compare_results(mine, its)) return std::move(result_);
+            forget(mine, mine_last, values_);
+            forget(its, its_last, program_.values);
         }
         skip_copies();
         if (theirs_ < program_.graph.nodes().size()) {
@@ -346,7 +358,7 @@ class Comparison {
         const std::vector<PartCall> graphs = calls(mine, mine.attributes().with(sizes_, loc_), values_);
         const std::vector<PartCall> programs = calls(its, its.attributes(), program_.values);
         for (std::size_t i = 0; i < std::min(graphs.size(), programs.size()); ++i) {
-            const Ran program = run_part(programs[i]);
+            Ran program = run_part(programs[i]);
             const CheckTraceResult inner = Comparison(*graphs[i].graph, program, graphs[i].inputs, options_, loc_).run();
             if (inner.ok) continue;
             differs(inner.where, fmt::format("{}; in {}{}", inner.message, mine.is(cond_form) ? "" : "the first step of ", at_line(its)));
@@ -367,34 +379,37 @@ class Comparison {
     }
 
     bool run_all() {
-        const std::unordered_map<const Graph::Value*, const Graph::Node*> last = program_.keeps_values ? decltype(last)() : last_uses();
-        const auto forget = [&](const Graph::Node& node, const std::vector<Graph::Value*>& values) {
-            for (const Graph::Value* value : values) {
-                const auto found = last.find(value);
-                if (found != last.end() && found->second == &node) values_.erase(value);
-            }
-        };
+        const LastUses last = program_.keeps_values ? LastUses() : last_uses(graph_);
         for (const auto& node : graph_.nodes()) {
             compute(*node);
-            forget(*node, node->inputs);
-            forget(*node, node->results);
+            forget(*node, last, values_);
         }
         return true;
     }
 
     // The last node that uses each result, or its maker, for results that only nodes use.
-    std::unordered_map<const Graph::Value*, const Graph::Node*> last_uses() const {
-        std::unordered_map<const Graph::Value*, const Graph::Node*> last;
-        for (const auto& node : graph_.nodes()) {
+    using LastUses = std::unordered_map<const Graph::Value*, const Graph::Node*>;
+    static LastUses last_uses(const Graph& graph) {
+        LastUses last;
+        for (const auto& node : graph.nodes()) {
             for (const Graph::Value* value : node->results) last[value] = node.get();
             for (const Graph::Value* value : node->inputs) {
                 if (const auto found = last.find(value); found != last.end()) found->second = node.get();
             }
         }
-        for (const Graph::Output& output : graph_.outputs()) last.erase(output.value);
-        for (const Graph::Update& update : graph_.updates()) last.erase(update.value);
-        for (const Graph::Guard& guard : graph_.guards()) last.erase(guard.value);
+        for (const Graph::Output& output : graph.outputs()) last.erase(output.value);
+        for (const Graph::Update& update : graph.updates()) last.erase(update.value);
+        for (const Graph::Guard& guard : graph.guards()) last.erase(guard.value);
         return last;
+    }
+
+    static void forget(const Graph::Node& node, const LastUses& last, ValueMap& values) {
+        for (const auto* used : {&node.inputs, &node.results}) {
+            for (const Graph::Value* value : *used) {
+                const auto found = last.find(value);
+                if (found != last.end() && found->second == &node) values.erase(value);
+            }
+        }
     }
 
     bool compare_ends() {
@@ -442,7 +457,7 @@ class Comparison {
     }
 
     const Graph& graph_;
-    const Ran& program_;
+    Ran& program_;
     const Tolerances& options_;
     const Loc& loc_;
     DimSizes sizes_;
@@ -466,7 +481,7 @@ CheckTraceResult check_trace(const Graph& graph, const TracedFunction& fn, const
     const Tolerances tolerances{options};
     const auto compare = [&](bool scans) {
         const SequenceLoopsScope sequences(scans);
-        const Ran program = run_program(graph, fn, inputs, loc);
+        Ran program = run_program(graph, fn, inputs, loc);
         return std::pair(Comparison(graph, program, inputs, tolerances, loc).run(), sequence_loops.were_met);
     };
     const bool has_scans = std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const auto& node) { return node->is(scan_form); });
@@ -480,14 +495,17 @@ CheckTraceResult check_trace(const Graph& graph, const TracedFunction& fn, const
 }
 
 std::string difference_from_program(const Graph& graph, const TracedFunction& fn, const std::vector<Tensor>& inputs, bool is_model, const Loc& loc) {
-    std::optional<Ran> program;
-    try {
-        program = run_program(graph, fn, inputs, loc, /*keeps_values=*/!is_model);
-    } catch (const OutOfMemory&) {
-        throw;
-    } catch (const std::exception&) {
-        return {};
-    }
+    const auto run = [&](bool keeps_values) -> std::optional<Ran> {
+        try {
+            return run_program(graph, fn, inputs, loc, keeps_values);
+        } catch (const OutOfMemory&) {
+            throw;
+        } catch (const std::exception&) {
+            return std::nullopt;
+        }
+    };
+    std::optional<Ran> program = run(/*keeps_values=*/false);
+    if (!program) return {};
     Tolerances options;
     options.same_ops = false;
     options.rtol = options.of_largest = 1e-3;
@@ -498,7 +516,10 @@ std::string difference_from_program(const Graph& graph, const TracedFunction& fn
         Comparison comparison(graph, *program, inputs, options, loc);
         const CheckTraceResult result = comparison.run();
         if ((result.ok && how.empty()) || !comparison.guards_hold()) return {};  // inputs outside of the guards tell nothing
-        return result.ok ? how : result.message;
+        if (result.ok) return how;
+        if (is_model || !(program = run(/*keeps_values=*/true))) return result.message;
+        const CheckTraceResult by_line = Comparison(graph, *program, inputs, options, loc).run();
+        return by_line.ok ? result.message : by_line.message;
     } catch (const OutOfMemory&) {
         throw;
     } catch (const Error& error) {

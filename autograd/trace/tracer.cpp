@@ -428,12 +428,15 @@ void Tracer::copy_exposed() {
     }
 }
 
+static std::int64_t bytes_of(const TensorImpl* made) noexcept { return made->numel * static_cast<std::int64_t>(itemsize(made->dtype)); }
+
 void Tracer::forget_unused() {
     std::unordered_map<const Storage*, std::uint32_t> known;  // the number of tensors with this storage
     for (const TensorImpl* made : made_) {
         if (seen_.count(made)) ++known[made->storage];
     }
     std::vector<const TensorImpl*> left;
+    held_bytes_ = 0;
     for (std::size_t i = made_.size(); i-- > 0;) {  // views come after their bases
         const auto found = seen_.find(made_[i]);
         if (found == seen_.end()) continue;
@@ -441,6 +444,7 @@ void Tracer::forget_unused() {
         const bool is_shared = __atomic_load_n(&storage->refs, __ATOMIC_ACQUIRE) > known[storage];
         if (__atomic_load_n(&made_[i]->refs, __ATOMIC_ACQUIRE) > 1 || is_shared || views_.count(made_[i]) > 0) {
             left.push_back(made_[i]);
+            if (!found->second.base) held_bytes_ += bytes_of(made_[i]);
             continue;
         }
         if (const auto base = views_.find(found->second.base); base != views_.end() && --base->second == 0) views_.erase(base);
@@ -448,6 +452,7 @@ void Tracer::forget_unused() {
         seen_.erase(found);
     }
     made_.assign(left.rbegin(), left.rend());
+    forget_from_ = held_bytes_ + std::max(kForgetFrom, held_bytes_ / 4);
 }
 
 Graph::Value* Tracer::value_of(const Tensor& x, const Loc& loc) {
@@ -637,10 +642,15 @@ void Tracer::end(const RecordArgs& ran) {
             fresh.view = node;
             fresh.piece = k;
         }
-        if (fresh.base) ++views_[fresh.base];
+        if (fresh.base) {
+            ++views_[fresh.base];
+        } else {
+            held_bytes_ += bytes_of(out);
+        }
         seen_[out] = std::move(fresh);
         made_.push_back(out);
     }
+    if (held_bytes_ > forget_from_) forget_unused();
     if (!exposed_.empty()) copy_exposed();
 }
 

@@ -137,7 +137,10 @@ class Tracer : public OpWatcher {
 
     Graph graph_;
     std::unordered_map<const TensorImpl*, Seen> seen_;
-    std::vector<const TensorImpl*> made_;               // the tensors in seen_ that the trace made, in order
+    std::vector<const TensorImpl*> made_;  // the tensors in seen_ that the trace made, in order
+    // Their bytes, and at how many forget_unused() is called again: so a trace takes little more memory than what it traces.
+    static constexpr std::int64_t kForgetFrom = 2 << 20;
+    std::int64_t held_bytes_ = 0, forget_from_ = kForgetFrom;
     std::unordered_map<const TensorImpl*, int> views_;  // the number of views of each base in seen_
     std::unordered_map<const OpInfo*, const OpForm*> forms_;
     std::vector<std::pair<std::string, Tensor>> named_;  // parameters, with the names that they shall have

@@ -159,3 +159,29 @@ TEST_CASE("an if on a size is named as one") {
     FAILS_IN(TapeError, "trace: what the program does depends on the sizes: ", "an if on a size",
              trace([](const Tensor& t) { return t.size(0) > 3 ? t * 2 : t + 1; }, {{"x", ones({2, 4}), {"n"}}}));
 }
+
+TEST_CASE("a trace takes little more memory than what it traces") {
+    nn::Linear first(64, 512), second(512, 512), last(512, 4);
+    std::vector<Tensor> parameters;
+    for (const nn::Linear* layer : {&first, &second, &last}) parameters.insert(parameters.end(), {layer->weight, layer->bias});
+    optim::SGD optimizer(parameters, {.lr = 0.01});
+    const Tensor x = randn({2048, 64});  // a hidden layer's numbers take 4 MiB, the weights 1.3 MiB
+    const auto step = [&](const Tensor& in) {
+        Tape tape;
+        Tensor h = relu(first(in));
+        for (int i = 0; i < 4; ++i) h = tanh(relu(second(h)) * 0.5);
+        const Tensor loss = mean(square(last(h)));
+        tape.backward(loss);
+        optimizer.step();
+        optimizer.zero_grad();
+        return loss.detach();
+    };
+    const auto peak_of = [](const auto& fn) {
+        reset_peak_memory();
+        const std::int64_t before = memory_stats().live_bytes;
+        fn();
+        return memory_stats().peak_bytes - before;
+    };
+    const std::int64_t eager = peak_of([&] { step(x); });
+    CHECK(peak_of([&] { trace(step, {{"x", x}}); }) < eager * 2);
+}
