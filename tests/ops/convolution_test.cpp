@@ -234,6 +234,26 @@ TEST_CASE("gradients of bfloat16 that oneDNN gets wrong are right") {
     check_beside_float64({1, 16, 2, 6, 2}, {8, 16, 2, 2, 3}, {.stride = 2, .padding = 1}, bfloat16);
 }
 
+TEST_CASE("convolutions of large kernels, for which oneDNN has loops over elements alone, are those of float64") {
+    struct Sizes {
+        Shape x, w, y;
+    };
+    // Input, weight and result of a stride of 2. On AVX2 the first has none, on AVX-512 the second and third.
+    for (const Sizes& s : {Sizes{{1, 3, 27, 27, 27}, {5, 3, 9, 9, 9}, {1, 5, 10, 10, 10}}, Sizes{{1, 3, 95, 95}, {5, 3, 31, 31}, {1, 5, 33, 33}},
+                           Sizes{{1, 1, 27, 27, 27}, {5, 1, 21, 21, 21}, {1, 5, 4, 4, 4}}}) {
+        const Tensor x = randn(s.x), w = randn(s.w), g = randn(s.y);
+        const auto gradients = [&](DType dtype) {
+            const Tensor a = x.to(dtype).clone().requires_grad_(), b = w.to(dtype).clone().requires_grad_();
+            Tape tape;
+            const Tensor y = s.x.rank() == 5 ? conv3d(a, b, {}, {.stride = 2}) : conv2d(a, b, {}, {.stride = 2});
+            return tape.gradient(y, {a, b}, {.gradient = g.to(dtype)});
+        };
+        const std::vector<Tensor> got = gradients(float32), want = gradients(float64);
+        CHECK(allclose(got[0].to(float64), want[0], 1e-3, 1e-3));
+        CHECK(allclose(got[1].to(float64), want[1], 1e-3, 1e-3));
+    }
+}
+
 TEST_CASE("convolution refuses") {
     const Tensor x = ones({2, 3, 8, 8}), w = ones({4, 3, 3, 3}), b = ones({4});
     FAILS(ShapeError, "conv2d: needs an input of 3 or 4 dimensions and a weight of 4, got (2, 3) and (4, 3, 3, 3)", conv2d(ones({2, 3}), w));
