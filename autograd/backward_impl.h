@@ -101,9 +101,9 @@ struct Walk {
     std::vector<std::uint8_t> kept{};     // bitmap: gradients that the caller asked for
     std::vector<std::pair<std::uint32_t, Tensor>> kept_grads{};
     BackwardStreams* streams = nullptr;  // null: nothing to follow
-    std::vector<RoomForPieces> rooms{};
-    bool is_of_part = false;          // walks one of Log::parts, for another walk
-    LeafCalls* leaf_calls = nullptr;  // null: nobody asks. Not called for leaves that were first used in Log::parts
+    std::vector<RoomForPieces> rooms{};  // until the rule of the pieces' record takes them
+    bool is_of_part = false;             // walks one of Log::parts, for another walk
+    LeafCalls* leaf_calls = nullptr;     // null: nobody asks. Not called for leaves that were first used in Log::parts
 
     bool is_wanted(std::uint32_t value) const noexcept { return wanted[value >> 3] >> (value & 7) & 1; }
     /// True if nobody looks at the gradient of this value, so that it may go straight to what the value is a part of.

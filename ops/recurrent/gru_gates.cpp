@@ -60,15 +60,11 @@ TAPIR_OP(gru_gates_backward, gru_gates_backward_rule, "The gradients of gru_gate
 
 namespace {
 
-// Of a row, for TAPIR_LAUNCH: a sigmoid or a tanh takes as long as quick work on four elements, and its gradient as on two.
-int64_t row_work(int64_t width) { return 4 * 3 * width; }
-int64_t row_work_backward(int64_t width) { return 2 * 3 * width; }
-
 template <class T>
 void run(int64_t rows, int64_t width, const Tensor& x, const Tensor& y, const Tensor& h, const Tensor& out, const Tensor& kept) {
     const kernels::GruGates<T> args{
         width, kernel_data<T>(x), kernel_data<T>(y), kernel_data<T>(h), kernel_data<T>(out), kernel_data<kernels::Kept<T>>(kept)};
-    TAPIR_LAUNCH(out, rows, row_work(width), gru_gates, args);
+    TAPIR_LAUNCH(out, rows, 3 * width * kGateWork, gru_gates, args);
 }
 
 template <class T>
@@ -82,7 +78,7 @@ void run_backward(int64_t rows, int64_t width, const Tensor& kept, const Tensor&
                                             kernel_data<T>(out[0]),
                                             kernel_data<T>(out[1]),
                                             kernel_data<T>(out[2])};
-    TAPIR_LAUNCH(kept, rows, row_work_backward(width), gru_gates_backward, args);
+    TAPIR_LAUNCH(kept, rows, 3 * width * kGateGradientWork, gru_gates_backward, args);
 }
 
 // Returns the gradients of x, y and h.

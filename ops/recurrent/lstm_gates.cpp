@@ -194,8 +194,7 @@ void run(const Step& step, const void* const* inputs, const Tensor& h, const Ten
     }
     for (int k = 0; k < step.children; ++k) child[k] = {static_cast<const T*>(inputs[step.sources + k]), step.width};
     const Args args{step.width, step.children, gates, child, kernel_data<T>(h), kernel_data<T>(c), kernel_data<kernels::Kept<T>>(kept)};
-    const int64_t work = 4 * step.width * (step.children + 3);  // a sigmoid or a tanh takes as long as quick work on four elements
-    TAPIR_LAUNCH(h.defined() ? h : kept, step.rows, work, lstm_gates, args);
+    TAPIR_LAUNCH(h.defined() ? h : kept, step.rows, step.width * (step.children + 3) * kGateWork, lstm_gates, args);
 }
 
 // --- The same with public ops ----------------------------------------------------------------------------------------------
@@ -300,8 +299,7 @@ void run_backward(const Step& step, const Tensor& kept, const Tensor& grad_h, co
         child[k] = {static_cast<const T*>(child_c[k]), static_cast<T*>(grads[step.sources + k]), step.width};
     }
     const Args args{step.width, step.children, gates, child, kernel_data<kernels::Kept<T>>(kept), kernel_data<T>(grad_h), kernel_data<T>(grad_c)};
-    const int64_t work = 2 * step.width * (step.children + 3);  // see the step's
-    TAPIR_LAUNCH(kept, step.rows, work, lstm_gates_backward, args);
+    TAPIR_LAUNCH(kept, step.rows, step.width * (step.children + 3) * kGateGradientWork, lstm_gates_backward, args);
 }
 
 // The rule, unrecorded. saved: the kept activations, the sources, the children's c.

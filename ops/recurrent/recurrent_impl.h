@@ -23,6 +23,9 @@ inline bool follows_gates(const Tensor& state, const Tensor& gates) {
         is_floating(gates.dtype()) && state.dtype() != float64 && gates.dtype() != float64;
 }
 
+/// The work of a gate on one element, for TAPIR_LAUNCH: a sigmoid or a tanh takes as long as quick work on four elements, its gradient as on two.
+inline constexpr int64_t kGateWork = 4, kGateGradientWork = 2;
+
 /// Whether kernels can take t as it is: it is on the CPU, contiguous, of that dtype and size.
 inline bool is_plain(const Tensor& t, DType dtype, int64_t numel) { return detail::is_plain(t.impl(), dtype) && t.impl()->numel == numel; }
 

@@ -43,8 +43,8 @@ Shape contiguous_strides(const TensorImpl* x);
 void record_unbound(const Tensor& x, const Tensor* rows, int count);
 /// For rules: adds g[i] to the gradient of each input i. Where inputs are rows of one tensor, as unbind() gives them, straight to its gradient.
 void give_rows(Backward& b, const Tensor& g);
-/// For rules: an uninitialized tensor for the gradient of input i, which is needed; the rule fills it and gives it. `or_else` is its dtype if it is
-/// no place in the gradient of what split() or unbind() have cut. A rule that has to keep gradients apart takes it for one input only.
+/// For rules: an uninitialized tensor of this dtype for the gradient of input i, which is needed; the rule fills it and gives it. Where the input is a
+/// piece that split() or unbind() cut along dimension 0, it is the piece's place in the gradient of the whole, given out once.
 Tensor room_for_gradient(Backward& b, int i, DType dtype);
 /// Records that `view` is this part of x, and returns it.
 Tensor record_part(const In& x, Tensor view, const Part& part);
