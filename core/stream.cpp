@@ -220,6 +220,7 @@ void detail::begin_watched_op(const char* op, Device device, const Loc& loc) {
 }
 
 void detail::begin_watched_op(const char* op, const TensorImpl* operand, const Loc& loc) {
+    if (operand->device.type == DeviceType::cpu && !are_ops_watched()) return;
     name_op(op, loc);
     if (logging_ops) log_ops_of_thread();
     if (gdb::is_watching()) [[unlikely]]

@@ -86,6 +86,7 @@ namespace {
 
 // Called while ops are watched, after a tensor with elements of its own was made.
 [[gnu::noinline]] void note_made(TensorImpl* impl, const Loc& loc) {
+    if (!are_ops_watched() && impl->device.type == DeviceType::cpu) return;
     log_placement(impl);
     impl->trace = trace_mark();
     if (watching_memory) note_memory(impl->storage, loc);
@@ -275,7 +276,7 @@ Tensor make_view(const TensorImpl* x, int rank, const std::int64_t* sizes, const
     impl->numel = numel;
     impl->data = x->data + offset * static_cast<std::int64_t>(itemsize(x->dtype));
     impl->flags = static_cast<std::uint8_t>(TensorImpl::kView | (contiguous || numel == 0 ? TensorImpl::kContiguous : 0));
-    if (watching_ops) [[unlikely]] {
+    if (are_ops_watched()) [[unlikely]] {
         log_placement(impl);
         impl->trace = trace_mark();
     }

@@ -73,6 +73,9 @@ inline const Loc& caller(const Loc& own) noexcept { return thread.caller.line() 
 
 /// Above 0: ops take the paths that report what they do (LogPlacementScope, watchers).
 extern constinit SharedCount watching_ops;
+/// What each batch() that runs adds to it, so that ops look whether they are in an instance. It is told of nothing.
+inline constexpr int kBatchRuns = 1 << 16;
+inline bool are_ops_watched() noexcept { return (watching_ops & (kBatchRuns - 1)) != 0; }
 /// Of these, the number that log where ops run.
 extern constinit SharedCount logging_placement;
 /// TAPIR_LOG_OPS is set.

@@ -273,7 +273,7 @@ class Scheduler {
     explicit Scheduler(Frame& outermost) noexcept : report_(outermost.options.report), all_wait_(outermost.options.all_wait), log_(thread.log) {
         if (log_) call_ = log_->batches++;
         scheduler = this;
-        watching_ops.add(1);
+        watching_ops.add(kBatchRuns);
         shown_.thread = thread_number();
         shown_.state = &thread;
         shown_.running = &batch_instance;
@@ -288,7 +288,7 @@ class Scheduler {
             while (*place != &shown_) place = &(*place)->next;
             *place = shown_.next;
         }
-        watching_ops.add(-1);
+        watching_ops.add(-kBatchRuns);
         scheduler = nullptr;
     }
     Scheduler(const Scheduler&) = delete;
