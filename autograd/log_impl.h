@@ -99,14 +99,13 @@ class Arena {
 class RowBlock {
  public:
     RowBlock() = default;
-    virtual ~RowBlock() = default;
     RowBlock(const RowBlock&) = delete;
     RowBlock& operator=(const RowBlock&) = delete;
     /// Marks the block as written to if one of its rows was.
     virtual void learn() noexcept = 0;
     void share() noexcept { detail::add_ref(refs_); }
     void drop() noexcept {
-        if (detail::drop_ref(refs_)) delete this;
+        if (detail::drop_ref(refs_)) end();
     }
 
     class Reference {
@@ -127,6 +126,11 @@ class RowBlock {
      private:
         RowBlock* block_;
     };
+
+ protected:
+    virtual ~RowBlock() = default;
+    /// Destroys it, and frees its memory.
+    virtual void end() noexcept = 0;
 
  private:
     std::uint32_t refs_ = 1;

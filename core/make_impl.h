@@ -63,9 +63,16 @@ inline void begin_op(const char* op, Device device, const Loc& loc) {
     if (device.type != DeviceType::cpu || watching_ops) [[unlikely]]
         begin_watched_op(op, device, loc);
 }
-/// Returns row i of a contiguous block, (rows, ...): a tensor in its memory with a storage of its own, which calls release(storage) when it ends.
-/// `context` names the block's storage.
-Tensor make_row(const TensorImpl* block, std::int64_t i, void (*release)(Storage*), StorageWhole* context);
+/// Where a row and its storage lie, whose Storage::block is 0.
+struct RowPlace {
+    TensorImpl tensor;
+    Storage storage;
+};
+static_assert(sizeof(RowPlace) == sizeof(TensorImpl) + sizeof(Storage));
+/// Returns row i of a contiguous block, (rows, ...), of `numel` elements: a tensor in its memory with a storage of its own. Both lie in `place`, which
+/// stays until release(storage) is called, the last use of it. `context` names the block's storage.
+Tensor make_row(RowPlace& place, const TensorImpl* block, std::int64_t i, std::int64_t numel, void (*release)(Storage*),
+                StorageWhole* context) noexcept;
 
 /// Like begin_op(), but throws ValueError for an undefined tensor.
 inline void check_defined(const In& x, const char* op) {

@@ -145,11 +145,12 @@ Tensor make_empty(const std::int64_t* sizes, int rank, std::int64_t numel, DType
     return Tensor::adopt(impl);
 }
 
-Tensor make_row(const TensorImpl* block, std::int64_t i, void (*release)(Storage*), StorageWhole* context) {
-    TensorImpl* impl = new_owner(0);
-    if (!impl) fail_no_memory(Loc{});
-    const std::int64_t numel = block->numel / block->sizes[0];
-    Storage* storage = impl->storage;
+Tensor make_row(RowPlace& place, const TensorImpl* block, std::int64_t i, std::int64_t numel, void (*release)(Storage*),
+                StorageWhole* context) noexcept {
+    auto* const impl = new (&place.tensor) TensorImpl;
+    auto* const storage = new (&place.storage) Storage;
+    impl->storage = storage;
+    impl->flags = TensorImpl::kOwnBlock;
     storage->nbytes = static_cast<std::size_t>(numel) * itemsize(block->dtype);
     storage->data = block->data + static_cast<std::size_t>(i) * storage->nbytes;
     storage->release = release;
@@ -287,13 +288,24 @@ Tensor alias(const TensorImpl* x) { return make_view(x, {x->sizes, x->rank}, {x-
 
 namespace {
 
+void free_block(const Storage* storage) noexcept {
+    // The storage lies in the block of the tensor that was made with it, right behind that tensor.
+    deallocate(reinterpret_cast<std::byte*>(const_cast<Storage*>(storage)) - sizeof(TensorImpl), std::size_t{storage->block} * kAlignment);
+}
+
+[[gnu::noinline]] void release(Storage* storage) noexcept {
+    const bool is_in_row_place = storage->block == 0;
+    storage->release(storage);
+    if (!is_in_row_place) free_block(storage);  // a row's place may be gone by now
+}
+
 void drop(Storage* storage) noexcept {
     if (!drop_ref(storage->refs)) return;
     if (watching_memory) [[unlikely]]
         note_released(storage);
-    if (storage->release) storage->release(storage);
-    // The storage lies in the block of the tensor that was made with it, right behind that tensor.
-    deallocate(reinterpret_cast<std::byte*>(storage) - sizeof(TensorImpl), std::size_t{storage->block} * kAlignment);
+    if (storage->release) [[unlikely]]
+        return release(storage);
+    free_block(storage);
 }
 
 }  // namespace
@@ -328,8 +340,8 @@ void become(const Tensor& t, const Tensor& made, const Loc& loc) noexcept {
     impl->flags = static_cast<std::uint8_t>((impl->flags & (TensorImpl::kRequiresGrad | TensorImpl::kMoved)) | (x->flags & TensorImpl::kContiguous) |
                                             (owns_block ? TensorImpl::kMoved : 0));
     if (!owns_block) return drop(old);
-    // The old storage lies in the tensor's own block and stays as long as the tensor. Its elements can be freed.
-    if (__atomic_load_n(&old->refs, __ATOMIC_ACQUIRE) > 1 || !old->release) return;
+    // The old storage lies in the tensor's own block and stays as long as the tensor. Its elements can be freed, if no others are with them.
+    if (__atomic_load_n(&old->refs, __ATOMIC_ACQUIRE) > 1 || !old->release || old->is_part) return;
     if (watching_memory) [[unlikely]]
         note_released(old);
     old->release(old);

@@ -8,11 +8,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <vector>
+#include <new>
 
 #include "tapir/autograd/log_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/out_of_memory_impl.h"
 #include "tapir/core/thread_impl.h"
 #include "tapir/ops/join/join_impl.h"
 #include "tapir/ops/view/view.h"
@@ -21,25 +22,30 @@
 namespace tapir::detail {
 namespace {
 
-class Rows : public RowBlock, public StorageWhole {
+// One piece of memory: this, what it knows of each row, and the rows' tensors. So they lie behind each other, as their elements do in the block.
+class Rows final : public RowBlock, public StorageWhole {
  public:
-    Rows(const Tensor& block, std::int64_t count)
-        : StorageWhole{block.impl()->storage}, block_(block), row_(block.numel() / std::max<std::int64_t>(count, 1)) {
-        if (thread.log) rows_.resize(static_cast<std::size_t>(count));
+    // Throws OutOfMemory.
+    static Rows* make(const Tensor& block, std::int64_t count) {
+        const auto n = static_cast<std::size_t>(count);
+        const std::size_t head = (sizeof(Rows) + (thread.log ? n * sizeof(std::uint32_t) : 0) + kAlignment - 1) / kAlignment * kAlignment;
+        const std::size_t bytes = head + n * sizeof(RowPlace);
+        auto* const memory = static_cast<std::byte*>(allocate(bytes));
+        if (!memory) fail_no_memory(Loc{});
+        return new (memory) Rows(block, n, reinterpret_cast<RowPlace*>(memory + head), bytes);
     }
 
     void learn() noexcept override {
-        for (Row& row : rows_) {
-            if (row.storage) learn_of(row);
+        if (!is_followed()) return;
+        for (std::size_t i = 0; i < count_; ++i) {
+            if (seen_[i] != kEnded) learn_of(i);
         }
     }
 
-    Tensor make(std::int64_t i) {
-        const TensorImpl* const x = block_.impl();
-        Tensor row = make_row(x, i, release, this);
-        if (row_ > 0 && is_followed()) rows_[static_cast<std::size_t>(i)].storage = row.impl()->storage;
+    Tensor make_row(std::int64_t i) noexcept {
+        if (is_followed()) seen_[i] = 0;
         share();
-        return row;
+        return detail::make_row(places_[i], block_.impl(), i, row_, release, this);
     }
 
     // The rows that t is one of, if it is as it was made; else null.
@@ -50,12 +56,9 @@ class Rows : public RowBlock, public StorageWhole {
         auto* const rows = static_cast<Rows*>(static_cast<StorageWhole*>(storage->context));
         return t->numel == rows->row_ && t->dtype == rows->block_.dtype() ? rows : nullptr;
     }
-    std::int64_t index_of(const TensorImpl* t) const noexcept {
-        const std::int64_t bytes = row_ * static_cast<std::int64_t>(itemsize(t->dtype));
-        return bytes > 0 ? (t->data - block_.impl()->data) / bytes : 0;
-    }
+    std::int64_t index_of(const TensorImpl* row) const noexcept { return reinterpret_cast<const RowPlace*>(row) - places_; }
     const Tensor& block() const noexcept { return block_; }
-    bool is_followed() const noexcept { return !rows_.empty(); }
+    bool is_followed() const noexcept { return seen_; }
 
     // The log will ask the block to learn before it computes gradients.
     void list_in(Log& log) {
@@ -65,31 +68,45 @@ class Rows : public RowBlock, public StorageWhole {
     }
 
  private:
-    struct Row {
-        Storage* storage = nullptr;  // null: it has ended
-        std::uint32_t seen = 0;      // its version, of which the block knows
-    };
+    static constexpr std::uint32_t kEnded = 0xffffffffu;
 
-    void learn_of(Row& row) noexcept {
-        const std::uint32_t version = row.storage->version_now();
-        if (version == row.seen) return;
-        row.seen = version;
-        block_.impl()->storage->mark_written(row.storage->last_write);
+    Rows(const Tensor& block, std::size_t count, RowPlace* places, std::size_t bytes) noexcept
+        : StorageWhole{block.impl()->storage}, block_(block), row_(block.numel() / std::max<std::int64_t>(static_cast<std::int64_t>(count), 1)),
+          count_(count), bytes_(bytes), places_(places) {
+        if (!thread.log) return;
+        seen_ = reinterpret_cast<std::uint32_t*>(this + 1);
+        std::fill_n(seen_, count, kEnded);
+    }
+
+    void learn_of(std::size_t i) noexcept {
+        const Storage& storage = places_[i].storage;
+        const std::uint32_t version = storage.version_now();
+        if (version == seen_[i]) return;
+        seen_[i] = version;
+        block_.impl()->storage->mark_written(storage.last_write);
     }
 
     static void release(Storage* storage) {
         auto* const rows = static_cast<Rows*>(static_cast<StorageWhole*>(storage->context));
-        if (storage->nbytes > 0 && rows->is_followed()) {
-            Row& row = rows->rows_[static_cast<std::size_t>(storage->data - rows->block_.impl()->data) / storage->nbytes];
-            rows->learn_of(row);
-            row.storage = nullptr;
+        if (rows->is_followed()) {
+            const auto i = static_cast<std::size_t>(rows->index_of(reinterpret_cast<TensorImpl*>(storage) - 1));
+            rows->learn_of(i);
+            rows->seen_[i] = kEnded;
         }
         rows->drop();
     }
 
+    void end() noexcept override {
+        const std::size_t bytes = bytes_;
+        this->~Rows();
+        deallocate(this, bytes);
+    }
+
     Tensor block_;
-    std::int64_t row_;                          // elements
-    std::vector<Row> rows_;                     // if they are followed
+    std::int64_t row_;  // elements
+    std::size_t count_, bytes_;
+    RowPlace* places_;
+    std::uint32_t* seen_ = nullptr;             // of each row, if they are followed: the version of its storage of which the block knows
     std::atomic<std::uint32_t> listed_in_ = 0;  // the number of the log that lists them, of several the last
 };
 
@@ -147,9 +164,9 @@ Tensor unfolded(const Tensor& result, std::int64_t count) {
 
 void rows_of(const Tensor& block, Tensor* rows, std::int64_t count) {
     const Tensor whole = block.contiguous();
-    auto* const owner = new Rows(whole, count);
+    Rows* const owner = Rows::make(whole, count);
     const RowBlock::Reference reference(owner);  // until each row has one
-    for (std::int64_t i = 0; i < count; ++i) rows[i] = owner->make(i);
+    for (std::int64_t i = 0; i < count; ++i) rows[i] = owner->make_row(i);
     record_unbound(whole, rows, static_cast<int>(count));
     if (thread.log && whole.impl()->node.tape == thread.log->id) owner->list_in(*thread.log);
 }

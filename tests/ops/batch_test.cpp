@@ -911,6 +911,39 @@ TEST_CASE("what joins neighbours of a group is a tensor of its own") {
     }
 }
 
+TEST_CASE("a row of a group outlives the others, under whichever name, and may be converted in its place") {
+    struct Holder : nn::Module {
+        Tensor value;
+        void members(nn::Members& m) override { m.buffer("value", value); }
+    };
+    const std::vector<int> items = numbers(6);
+    const auto rows_of = [&] { return batch_waiting(items, [](int n) { return full({3}, n) + 0.5; }); };
+    Holder holder;
+    Tensor view, converted;
+    {
+        const std::vector<Tensor> rows = rows_of();
+        holder.value = rows[2];
+        view = rows[3].narrow(0, 1, 2);
+    }
+    CHECK(view.to_vector<double>() == std::vector{3.5, 3.5});
+    const Tensor part = holder.value.narrow(0, 0, 1);
+    holder.to(float64);
+    CHECK(holder.value.to_vector<double>() == std::vector{2.5, 2.5, 2.5});
+    CHECK(part.item<double>() == 2.5);
+    holder.value = rows_of()[4];
+    holder.to(float64);  // nothing else uses the old elements
+    converted = holder.value;
+    holder.value = Tensor();
+    CHECK(converted.to_vector<double>() == std::vector{4.5, 4.5, 4.5});
+
+    Tape tape;  // followed by the log
+    const Tensor w = ones({3}).requires_grad_();
+    Tensor row = batch_waiting(items, [&](int n) { return w * n; })[5];
+    row.mul_(2);
+    tape.backward(sum(row));
+    CHECK(w.grad().to_vector<double>() == std::vector{10.0, 10.0, 10.0});
+}
+
 TEST_CASE("groups see a weight as it is when they are computed") {
     manual_seed(5);
     constexpr int count = 40, steps = 12;
