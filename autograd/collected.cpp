@@ -351,9 +351,10 @@ void Walk::collect(std::uint32_t value, const Tensor& g, const Tensor& x) {
 bool Walk::add_in_place(std::uint32_t value, const Tensor& g, const Tensor& x) {
     const TensorImpl* const from = g.impl();
     if (!(from->flags & TensorImpl::kView) || !from->is_contiguous()) return false;
-    RowsInPlace& held = slots[value].collected().in_place;
     const std::int64_t n = from->sizes[0], width = x.impl()->sizes[1];
     const auto bytes_of = [&](std::int64_t rows) { return rows * from->sizes[1] * static_cast<std::int64_t>(itemsize(g.dtype())); };
+    if (bytes_of(n) == static_cast<std::int64_t>(from->storage->nbytes)) return false;  // nothing lies beside it
+    RowsInPlace& held = slots[value].collected().in_place;
     const auto meet = [&](const std::byte* above, const std::byte* below) { return held.g.impl()->storage == from->storage && above == below; };
     const bool is_before = held.rows > 0 && meet(from->data + bytes_of(n), held.g.impl()->data);
     const bool is_after = held.rows > 0 && meet(held.g.impl()->data + bytes_of(held.rows), from->data);

@@ -413,7 +413,7 @@ const Record* unbound_from(const Walk& walk, std::uint32_t value) noexcept {
 // Adds `count` rows of g, from row i on, to the gradient of a whole, from its row `first` on.
 void add_rows_to(Walk& walk, std::uint32_t whole, int64_t first, const Tensor& g, int64_t i, int64_t count) {
     const Record& record = *walk.log.records[whole];
-    const int64_t row = g.strides().raw(0);
+    const int64_t row = g.impl()->strides[0];
     if (first == 0 && count == record.sizes()[0]) {  // nothing is copied
         return walk.add(whole, detail::make_view(g.impl(), record.rank, record.sizes(), nullptr, i * row));
     }
@@ -439,7 +439,7 @@ void give_rows(Backward& b, const Tensor& given) {
     const auto has_plain_rows = [&] { return detail::compute_contiguous(sizes.data(), g.impl()->strides + 1, sizes.rank()); };
     if (!has_plain_rows() && b.input_count() > 1 && !b.recording()) g = gradient_ops::dense_copy(g);  // one copy for all
     const Shape strides = Shape(g.impl()->strides + 1, g.dim() - 1);
-    const int64_t row = g.strides().raw(0);
+    const int64_t row = g.impl()->strides[0];
     const bool is_plain = read_in(g) == g.dtype() && g.numel() > 0 && has_plain_rows();
     const bool is_contiguous = g.is_contiguous();
     for (int i = 0, run = 1; i < b.input_count(); i += run, run = 1) {
