@@ -63,8 +63,9 @@ bool has_fibers() noexcept { return true; }
 struct FiberEntry {
     // The first function on a fiber's stack. It never returns.
     static void run(context::transfer_t from) {
-        auto& fiber = *static_cast<Fiber*>(from.data);
-        fiber.caller_ = from.fctx;
+        const auto& jump = *static_cast<const Fiber::Jump*>(from.data);
+        Fiber& fiber = *jump.to;
+        fiber.arrive(from.fctx, jump);
         Fiber::begin(fiber);
     }
 };
@@ -72,9 +73,6 @@ struct FiberEntry {
 void Fiber::begin(Fiber& fiber) {
 #if defined(__x86_64__)
     asm volatile(".cfi_undefined rip");  // backtraces end here: on this stack it has no caller
-#endif
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(nullptr, &fiber.caller_low_, &fiber.caller_size_);
 #endif
     fiber.run_();
     fiber.has_ended_ = true;
@@ -112,11 +110,35 @@ void Fiber::resume() {
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(&caller_fake_stack_, stack_.low(), stack_.size());
 #endif
-    context_ = context::jump_fcontext(context_, this).fctx;
+    Jump jump{nullptr, this};
+    const context::transfer_t back = context::jump_fcontext(context_, &jump);
+    Fiber& last = *static_cast<const Jump*>(back.data)->from;
+    last.context_ = back.fctx;
 #if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(caller_fake_stack_, nullptr, nullptr);
+    __sanitizer_finish_switch_fiber(last.caller_fake_stack_, nullptr, nullptr);
 #endif
-    exchange_exceptions();
+    last.exchange_exceptions();
+}
+
+// Called where a fiber goes on, before anything else.
+void Fiber::arrive(void* context, const Jump& jump) noexcept {
+    Fiber* const before = jump.from;
+    if (before) {
+        before->context_ = context;
+        caller_ = before->caller_;
+    } else {
+        caller_ = context;
+    }
+#if defined(__SANITIZE_ADDRESS__)
+    if (before) {
+        __sanitizer_finish_switch_fiber(fake_stack_, nullptr, nullptr);
+        caller_fake_stack_ = before->caller_fake_stack_;
+        caller_low_ = before->caller_low_;
+        caller_size_ = before->caller_size_;
+    } else {
+        __sanitizer_finish_switch_fiber(fake_stack_, &caller_low_, &caller_size_);
+    }
+#endif
 }
 
 void Fiber::suspend() {
@@ -126,10 +148,24 @@ void Fiber::suspend() {
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(has_ended_ ? nullptr : &fake_stack_, caller_low_, caller_size_);
 #endif
-    caller_ = context::jump_fcontext(caller_, nullptr).fctx;
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(fake_stack_, &caller_low_, &caller_size_);
+    Jump jump{this, nullptr};
+    const context::transfer_t back = context::jump_fcontext(caller_, &jump);
+    arrive(back.fctx, *static_cast<const Jump*>(back.data));
+}
+
+void Fiber::give_way(Fiber& next) {
+    exchange_exceptions();  // to those of the caller of resume()
+    next.exchange_exceptions();
+#if defined(__SANITIZE_THREAD__)
+    next.caller_tsan_ = caller_tsan_;
+    __tsan_switch_to_fiber(next.tsan_, 0);
 #endif
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(&fake_stack_, next.stack_.low(), next.stack_.size());
+#endif
+    Jump jump{this, &next};
+    const context::transfer_t back = context::jump_fcontext(next.context_, &jump);
+    arrive(back.fctx, *static_cast<const Jump*>(back.data));
 }
 
 #pragma GCC diagnostic push
@@ -166,6 +202,7 @@ void Fiber::exchange_exceptions() noexcept {}
 void Fiber::begin(Fiber&) {}
 void Fiber::resume() {}
 void Fiber::suspend() {}
+void Fiber::give_way(Fiber&) {}
 #endif
 
 }  // namespace tapir::detail

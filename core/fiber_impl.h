@@ -41,10 +41,12 @@ class Fiber {
     Fiber(const Fiber&) = delete;
     Fiber& operator=(const Fiber&) = delete;
 
-    /// Runs the function until it suspends or ends. Call it on the thread's own stack.
+    /// Runs the function until it, or that of the fiber that goes on in its place, suspends or ends. Call it on the thread's own stack.
     void resume();
     /// Returns to the caller of resume(). Call it on the fiber.
     void suspend();
+    /// Lets another fiber, which does not run, go on in its place. Call it on the fiber.
+    void give_way(Fiber& next);
     bool has_ended() const noexcept { return has_ended_; }
 
  private:
@@ -52,14 +54,18 @@ class Fiber {
         void* caught = nullptr;
         unsigned int uncaught = 0;
     };
+    struct Jump {          // tells the side that goes on who has gone
+        Fiber *from, *to;  // null: the thread
+    };
     static void begin(Fiber& fiber);
     void exchange_exceptions() noexcept;
+    void arrive(void* context, const Jump& jump) noexcept;
 
     FiberStack& stack_;
     std::function<void()> run_;
     void* context_ = nullptr;  // where it goes on
     void* caller_ = nullptr;   // where the caller of resume() goes on
-    Handled handled_;          // of the side that does not run
+    Handled handled_;          // its own; while it runs, those of the caller of resume()
     bool has_ended_ = false;
     // Of the sanitizers.
     void* fake_stack_ = nullptr;

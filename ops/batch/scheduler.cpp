@@ -62,14 +62,22 @@ class OpState {
         state.call_line_ = call_line;
         return state;
     }
-    // Gives the thread this state, and keeps the thread's.
+    // Gives the thread this state. Modules' calls and flops count on.
+    void restore() const noexcept {
+        const std::uint32_t module_calls = thread.module_calls;
+        const double flops = thread.flops;
+        thread = thread_;
+        thread.module_calls = module_calls;
+        thread.flops = flops;
+        ThreadTapes::own() = tapes_;
+        thread_words = words_;
+        call_line = call_line_;
+    }
+    // The same, and keeps the thread's.
     void exchange() noexcept {
-        std::swap(thread, thread_);
-        thread.module_calls = thread_.module_calls;  // these count on
-        thread.flops = thread_.flops;
-        std::swap(ThreadTapes::own(), tapes_);
-        std::swap(thread_words, words_);
-        std::swap(call_line, call_line_);
+        const OpState before = now();
+        restore();
+        *this = before;
     }
     const ThreadState& thread_state() const noexcept { return thread_; }
     // The same for another thread, which records in this log; null: nowhere.
@@ -300,9 +308,7 @@ class Scheduler {
     void run(Frame& frame) {
         while (!frame.is_done()) {
             start(frame);
-            if (!ready_.empty()) {
-                BatchInstance* const instance = ready_.front();
-                ready_.pop_front();
+            if (BatchInstance* const instance = next_ready()) {
                 resume(*instance);
             } else if (!groups_.empty()) {
                 compute_next();
@@ -322,8 +328,15 @@ class Scheduler {
         if (last >= 0) run_here(parent, frame, last);
         frame.is_awaited = true;
         if (frame.is_done()) return;
+        try {
+            note_records(parent);
+        } catch (...) {  // the others, whose frame this is, must end first
+            frame.fail(last, std::current_exception());
+            end_waiting();
+            if (frame.is_done()) return;
+        }
         parent.awaits = &frame;
-        parent.fiber.suspend();
+        suspend(parent);
         parent.awaits = nullptr;
     }
 
@@ -368,9 +381,10 @@ class Scheduler {
 
     // Returns true if the call was computed.
     bool wait(Waiting& call) {
+        note_records(*call.instance);
         put_in_group(call);
         call.instance->waiting = &call;
-        call.instance->fiber.suspend();
+        suspend(*call.instance);
         return call.is_computed;
     }
 
@@ -401,9 +415,10 @@ class Scheduler {
     void hold_back(BatchInstance& item, const Frame& frame) {
         if (item.has_forked || item.frame->parent || item.frame->options.most) return;
         if (forking_ >= kMostForking) {
+            note_records(item);
             held_.push_back(&item);
             item.awaits = &frame;
-            item.fiber.suspend();
+            suspend(item);
             item.awaits = nullptr;
         }
         item.has_forked = true;
@@ -447,15 +462,42 @@ class Scheduler {
         if (frame.error) end_waiting();
     }
 
-    void resume(BatchInstance& instance) {
-        const std::size_t records = log_ ? log_->records.size() : 0;
-        {
-            const Exchanged as(instance.state);
-            batch_instance = &instance;
-            instance.fiber.resume();
-            batch_instance = nullptr;
-        }
-        if (log_) log_->note_item(records, call_, static_cast<std::uint32_t>(instance.item));
+    BatchInstance* next_ready() noexcept {
+        if (ready_.empty()) return nullptr;
+        BatchInstance* const instance = ready_.front();
+        ready_.pop_front();
+        return instance;
+    }
+
+    void enter(BatchInstance& instance) noexcept {
+        records_ = log_ ? log_->records.size() : 0;
+        instance.state.restore();
+        batch_instance = &instance;
+    }
+    // Notes what an instance has recorded since it went on. It is called before others may record.
+    void note_records(const BatchInstance& of) {
+        if (!log_) return;
+        log_->note_item(records_, call_, static_cast<std::uint32_t>(of.item));
+        records_ = log_->records.size();
+    }
+
+    // Suspends the instance that runs. If another is ready that one goes on at once: by way of resume() it would be one more change of stacks.
+    void suspend(BatchInstance& instance) noexcept {
+        BatchInstance* const next = next_ready();
+        if (!next) return instance.fiber.suspend();
+        instance.state = OpState::now();
+        enter(*next);
+        instance.fiber.give_way(next->fiber);
+    }
+
+    void resume(BatchInstance& first) {
+        const OpState own = OpState::now();
+        enter(first);
+        first.fiber.resume();
+        BatchInstance& instance = *std::exchange(batch_instance, nullptr);
+        instance.state = OpState::now();
+        own.restore();
+        note_records(instance);
         if (!instance.fiber.has_ended()) return;
         Frame& frame = *instance.frame;
         if (instance.has_forked) {
@@ -597,10 +639,10 @@ class Scheduler {
     std::uint64_t put_together(Waiting* const* calls, std::size_t count) {
         const BatchCall& call = calls[0]->call;
         operands_.clear();
-        rows_.clear();
         if (call.is_one_block) {
-            for (std::size_t i = 0; i < count; ++i) {
-                for (int k = 0; k < call.operand_count; ++k) rows_.push_back(*calls[i]->call.operands[k]);
+            rows_.resize(count * static_cast<std::size_t>(call.operand_count));
+            for (std::size_t i = 0, row = 0; i < count; ++i) {
+                for (int k = 0; k < call.operand_count; ++k) rows_[row++] = *calls[i]->call.operands[k];
             }
             operands_.push_back(stack(TensorList(rows_, call.loc), 0));  // a copy: it becomes the result
             rows_.clear();
@@ -610,7 +652,8 @@ class Scheduler {
         bool has_block = false;
         int last_shared = -1;
         const auto block_of = [&](int k) {
-            for (std::size_t i = 0; i < count; ++i) rows_.push_back(*calls[i]->call.operands[k]);
+            rows_.resize(count);
+            for (std::size_t i = 0; i < count; ++i) rows_[i] = *calls[i]->call.operands[k];
             const Tensor block = stacked_rows(rows_.data(), static_cast<std::int64_t>(count), call.loc);
             rows_.clear();
             if (k < 64) blocks |= std::uint64_t{1} << k;
@@ -657,6 +700,7 @@ class Scheduler {
     bool uses_device_ = false;  // an op has had an operand on another device than the CPU
     Log* log_;                  // null: nothing is recorded
     std::uint32_t call_ = 0;    // the number of this batch() in it
+    std::size_t records_ = 0;   // that it had when the instance that runs went on
     BatchShown shown_;
     std::deque<BatchInstance*> ready_;
     std::vector<Group> groups_;
