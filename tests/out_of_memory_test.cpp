@@ -1,6 +1,7 @@
 // Calls that find no memory. Each malloc of a call fails once, in one run of it after the other: every error is an OutOfMemory of the
 // program's line, what the call was given is as before, and the same call gives the same numbers afterwards. ctest runs it with
 // TAPIR_ALLOCATOR=system, so that each tensor is a malloc.
+#include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
@@ -735,4 +736,54 @@ TEST_CASE("ops in place with each malloc failing leave the tensor as it was") {
                 });
         }
     }
+}
+
+TEST_CASE("batch() with each malloc failing") {
+    const OneThread one;
+    manual_seed(3);
+    Tensor w = (randn({6, 6}) / 3).requires_grad_(), bias = randn({6}).requires_grad_();
+    const Tensor x = randn({5, 6});
+    const std::vector<int> items = {0, 1, 2, 3, 4};
+    Tensor losses;
+    const auto grow = [&](const Tensor& from, int depth, const auto& self) -> Tensor {
+        const Tensor h = tanh(linear(from, w, bias));
+        if (depth == 0) return h;
+        const std::array<int, 2> children = {1, 2};
+        const std::vector<Tensor> grown = batch(children, [&](int times) { return self(h * times, depth - 1, self); });
+        return grown[0] + grown[1];
+    };
+    // Items stop at different lengths, so that some ops are alone.
+    const auto loss_of = [&](int n) { return sum(grow(x[n], n % 3, grow)); };
+    const auto step = [&](const BatchOptions& options) {
+        Tape tape;
+        losses = stack(batch(items, loss_of, options));
+        tape.backward(sum(losses));
+    };
+    const auto forget = [&] {
+        w.zero_grad();
+        bias.zero_grad();
+        losses = Tensor();
+    };
+    for (const BatchOptions& options : {BatchOptions{}, BatchOptions{.most = 2}, BatchOptions{.stack = 64 * 1024, .all_wait = true}}) {
+        forget();
+        step(options);
+        const std::vector<Tensor> wanted = copies({losses, w.grad(), bias.grad()}), before = copies({w, bias, x});
+        forget();
+        const std::int64_t live = memory_stats().live_bytes;
+        const int failed = with_each_failure(
+            forget, [&] { step(options); },
+            [&] {
+                CHECK(are_same(before, {w, bias, x}));
+                CHECK(!Tape::current());
+            });
+        CHECK(failed >= kLeast);
+        forget();
+        CHECK(memory_stats().live_bytes == live);
+        step(options);
+        CHECK(are_same(wanted, {losses, w.grad(), bias.grad()}));
+    }
+    const std::vector<Tensor> wanted = copies(batch(items, loss_of));
+    std::vector<Tensor> made;
+    with_each_failure([&] { made.clear(); }, [&] { made = batch(items, loss_of, {.all_wait = true}); }, [&] { CHECK(made.empty()); });
+    CHECK(made.size() == 5);
 }

@@ -75,19 +75,26 @@ void run_batch(std::int64_t count, const std::function<void(std::int64_t)>& body
 
 /// Calls fn(item) for each item, and returns the results in order. Random numbers of an instance are the same whatever runs beside it.
 /// An exception of an instance ends all others, whose destructors run, drops what they have recorded, and is thrown on: that of the first
-/// instance that has one. Throws ValueError for options out of range, and TapeError while tracing.
+/// instance that has one. Throws ValueError for options out of range, TapeError while tracing, and OutOfMemory where there is no memory for
+/// instances and groups; that ends all, too.
 template <class Items, class Fn>
 auto batch(Items&& items, const Fn& fn, const BatchOptions& options = {}, const Loc& loc = Loc::current()) {
     using Result = std::invoke_result_t<const Fn&, decltype(*std::begin(items))>;
     const auto first = std::begin(items);
     const auto count = static_cast<std::int64_t>(std::distance(first, std::end(items)));
     if constexpr (std::is_void_v<Result>) {
-        detail::run_batch(count, [&](std::int64_t i) { fn(*std::next(first, i)); }, options, loc);
+        const auto body = [&](std::int64_t i) { fn(*std::next(first, i)); };
+        detail::run_batch(count, std::ref(body), options, loc);
     } else {
-        std::vector<std::optional<std::decay_t<Result>>> made(static_cast<std::size_t>(count));
-        detail::run_batch(count, [&](std::int64_t i) { made[static_cast<std::size_t>(i)].emplace(fn(*std::next(first, i))); }, options, loc);
+        std::vector<std::optional<std::decay_t<Result>>> made;
         std::vector<std::decay_t<Result>> results;
-        results.reserve(made.size());
+        {
+            const CallerScope caller(loc);  // where there is no memory for them
+            made.resize(static_cast<std::size_t>(count));
+            results.reserve(made.size());
+        }
+        const auto body = [&](std::int64_t i) { made[static_cast<std::size_t>(i)].emplace(fn(*std::next(first, i))); };
+        detail::run_batch(count, std::ref(body), options, loc);
         for (auto& result : made) results.push_back(std::move(*result));
         return results;
     }

@@ -4,6 +4,9 @@
 // waits: for peers of an op, or for a batch() of its own. When none can go on, it computes a group of waiting calls: see next_group().
 // Instances go on in the order in which they began, so that a program does the same each time.
 //
+// Note [Without memory]: an instance that waits must go on in the end, as objects of the program lie on its stack. So queues and groups are lists
+// whose links lie in what they hold. What else takes memory is done before an instance waits, or fails the whole batch().
+//
 // Note [Rows]: a group's operands are put together by stack(), its results taken apart by unbind(), each with its record, so that the gradient
 // of a group needs no rule of its own. A result is a row of the group's block in memory, but a tensor with a storage of its own: the
 // program may write to it. Where the rows of operands lie behind each other, as those of a block do, they are not copied.
@@ -16,7 +19,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -184,13 +186,16 @@ struct Frame {
 
 // The call of an op that waits. It lies on its instance's stack.
 struct Waiting {
-    Waiting(BatchInstance& of, const BatchCall& its_call, const BatchRule& its_rule, std::initializer_list<Tensor*> made) noexcept
-        : instance(&of), call(its_call), rule(its_rule), results(made.begin()), result_count(static_cast<int>(made.size())) {}
+    Waiting(BatchInstance& of, std::int64_t its_order, const BatchCall& its_call, const BatchRule& its_rule,
+            std::initializer_list<Tensor*> made) noexcept
+        : instance(&of), call(its_call), rule(its_rule), results(made.begin()), order(its_order), result_count(static_cast<int>(made.size())) {}
 
     BatchInstance* instance;
     const BatchCall& call;
     const BatchRule& rule;
     Tensor* const* results;
+    Waiting* next = nullptr;   // in its group
+    const std::int64_t order;  // the instance's
     int result_count;
     int word_count = 0;
     std::uint64_t hash = 0;
@@ -245,7 +250,50 @@ class BatchInstance {
     const Waiting* waiting = nullptr;  // the call with which it has been suspended last
     const Frame* awaits = nullptr;     // the batch() of its own for which it is suspended
     BatchInstance *next = nullptr, *previous = nullptr;
+
+    BatchInstance* behind = nullptr;  // in the queue that it is in
 };
+
+namespace {
+
+// Instances in a row. Each is in one at most.
+class Queue {
+ public:
+    void push(BatchInstance& instance) noexcept {
+        instance.behind = nullptr;
+        (last_ ? last_->behind : first_) = &instance;
+        last_ = &instance;
+    }
+    // Returns null if there is none.
+    BatchInstance* pop() noexcept {
+        BatchInstance* const instance = first_;
+        if (!instance) return nullptr;
+        first_ = instance->behind;
+        if (!first_) last_ = nullptr;
+        return instance;
+    }
+
+ private:
+    BatchInstance *first_ = nullptr, *last_ = nullptr;
+};
+
+// Calls that are alike.
+struct Group {
+    Group(Waiting& call, std::int64_t round) noexcept : first(&call), last(&call), hash(call.hash), since(round), depth(call.instance->waits) {}
+    bool takes(const Waiting& call) const noexcept { return hash == call.hash && first->is_like(call); }
+    void add(Waiting& call) noexcept {
+        last = last->next = &call;
+        ++size;
+    }
+
+    Waiting *first, *last;
+    std::uint64_t hash;
+    std::size_t size = 1;
+    std::int64_t since;  // the round in which its first call came
+    std::int64_t depth;  // the ops that the instance of that has waited with
+};
+
+}  // namespace
 
 // What gdb reads of a thread's instances (`tapir fibers`). All are listed, as the logs are.
 struct BatchShown {
@@ -255,7 +303,7 @@ struct BatchShown {
     BatchInstance* const* running = nullptr;
     BatchInstance* instances = nullptr;
     Frame* outermost = nullptr;
-    const std::vector<Waiting*>* computed = nullptr;  // the group that is computed now
+    const std::vector<Waiting*>* computed = nullptr;  // the calls that are computed now
 };
 extern "C" {
 [[gnu::used, gnu::retain]] constinit BatchShown* tapir_gdb_batches = nullptr;
@@ -263,10 +311,7 @@ extern "C" {
 
 namespace {
 
-std::mutex& listing() {
-    static auto* mutex = new std::mutex;  // threads may outlive main()
-    return *mutex;
-}
+constinit std::mutex listing;  // of tapir_gdb_batches
 
 std::int32_t thread_number() noexcept {
 #if defined(__linux__)
@@ -286,12 +331,12 @@ class Scheduler {
         shown_.state = &thread;
         shown_.running = &batch_instance;
         shown_.outermost = &outermost;
-        const std::lock_guard lock(listing());
+        const std::lock_guard lock(listing);
         shown_.next = std::exchange(tapir_gdb_batches, &shown_);
     }
     ~Scheduler() {
         {
-            const std::lock_guard lock(listing());
+            const std::lock_guard lock(listing);
             BatchShown** place = &tapir_gdb_batches;
             while (*place != &shown_) place = &(*place)->next;
             *place = shown_.next;
@@ -308,7 +353,7 @@ class Scheduler {
     void run(Frame& frame) {
         while (!frame.is_done()) {
             start(frame);
-            if (BatchInstance* const instance = next_ready()) {
+            if (BatchInstance* const instance = ready_.pop()) {
                 resume(*instance);
             } else if (!groups_.empty()) {
                 compute_next();
@@ -329,11 +374,9 @@ class Scheduler {
         frame.is_awaited = true;
         if (frame.is_done()) return;
         try {
-            note_records(parent);
-        } catch (...) {  // the others, whose frame this is, must end first
-            frame.fail(last, std::current_exception());
-            end_waiting();
-            if (frame.is_done()) return;
+            at_line(frame.loc, [&] { note_records(parent); });
+        } catch (const OutOfMemory&) {  // the others, whose frame this is, must end first
+            fail(frame, last);
         }
         parent.awaits = &frame;
         suspend(parent);
@@ -381,7 +424,7 @@ class Scheduler {
 
     // Returns true if the call was computed.
     bool wait(Waiting& call) {
-        note_records(*call.instance);
+        at_line(call.call.loc, [&] { note_records(*call.instance); });
         put_in_group(call);
         call.instance->waiting = &call;
         suspend(*call.instance);
@@ -398,11 +441,6 @@ class Scheduler {
     static constexpr std::size_t kMostLaid = 16;
     static constexpr std::int64_t kLaidFrom = 160;  // measured: so many rows save the time that it takes
 
-    struct Group {
-        std::vector<Waiting*> calls;
-        std::int64_t since;  // the round in which its first call came
-    };
-
     // Where items fork, no more than so many at a time: others would push their stacks out of the second-level cache, which costs more than
     // larger groups gain. (SST's trees, 50 at a time, width 64: 9,000 trees a second instead of 7,100.)
     static constexpr int kMostForking = 16;
@@ -415,8 +453,8 @@ class Scheduler {
     void hold_back(BatchInstance& item, const Frame& frame) {
         if (item.has_forked || item.frame->parent || item.frame->options.most) return;
         if (forking_ >= kMostForking) {
-            note_records(item);
-            held_.push_back(&item);
+            at_line(frame.loc, [&] { note_records(item); });
+            held_.push(item);
             item.awaits = &frame;
             suspend(item);
             item.awaits = nullptr;
@@ -426,27 +464,41 @@ class Scheduler {
     }
 
     void release_held() {
-        if (held_.empty()) return;
-        ready_.push_back(held_.front());
-        held_.pop_front();
+        if (BatchInstance* const item = held_.pop()) ready_.push(*item);
     }
 
     void start(Frame& frame) {
         const std::int64_t most = frame.parent ? frame.count : frame.options.most.value_or(log_ || thread.device != cpu ? 100 : 50);
         while (frame.next < frame.count && frame.running < most && !frame.is_ending()) {
             try {
-                auto instance = std::make_unique<BatchInstance>(frame, frame.next, order_, stack_of(frame.options.stack));
-                ready_.push_back(instance.get());
-                show(*instance.release());
-            } catch (const std::bad_alloc&) {
-                frame.fail(frame.next, std::current_exception());
-                end_waiting();
+                at_line(frame.loc, [&] {
+                    if (calls_.capacity() == instances_) make_room(std::max<std::size_t>(16, 2 * instances_));
+                    auto instance = std::make_unique<BatchInstance>(frame, frame.next, order_, stack_of(frame.options.stack));
+                    ready_.push(*instance);
+                    show(*instance.release());
+                });
+            } catch (const OutOfMemory&) {
+                fail(frame, frame.next);
                 return;
             }
+            ++instances_;
             ++frame.next;
             ++frame.running;
             ++order_;
         }
+    }
+
+    // For that many instances, each of which waits with one call at most.
+    void make_room(std::size_t instances) {
+        groups_.reserve(instances);
+        if (spare_stacks.capacity() < kMostSpare) spare_stacks.reserve(std::min(kMostSpare, spare_stacks.size() + instances));
+        calls_.reserve(instances);
+    }
+
+    // Called by a handler: the frame ends with the error.
+    void fail(Frame& frame, std::int64_t number) noexcept {
+        frame.fail(number, std::current_exception());
+        end_waiting();
     }
 
     // Runs an instance on its parent's stack.
@@ -460,13 +512,6 @@ class Scheduler {
         --frame.running;
         parent.frame = outer;
         if (frame.error) end_waiting();
-    }
-
-    BatchInstance* next_ready() noexcept {
-        if (ready_.empty()) return nullptr;
-        BatchInstance* const instance = ready_.front();
-        ready_.pop_front();
-        return instance;
     }
 
     void enter(BatchInstance& instance) noexcept {
@@ -483,7 +528,7 @@ class Scheduler {
 
     // Suspends the instance that runs. If another is ready that one goes on at once: by way of resume() it would be one more change of stacks.
     void suspend(BatchInstance& instance) noexcept {
-        BatchInstance* const next = next_ready();
+        BatchInstance* const next = ready_.pop();
         if (!next) return instance.fiber.suspend();
         instance.state = OpState::now();
         enter(*next);
@@ -497,21 +542,26 @@ class Scheduler {
         BatchInstance& instance = *std::exchange(batch_instance, nullptr);
         instance.state = OpState::now();
         own.restore();
-        note_records(instance);
         if (!instance.fiber.has_ended()) return;
         Frame& frame = *instance.frame;
+        try {
+            at_line(frame.loc, [&] { note_records(instance); });
+        } catch (const OutOfMemory&) {
+            frame.fail(instance.number, std::current_exception());
+        }
         if (instance.has_forked) {
             --forking_;
             release_held();
         }
-        if (spare_stacks.size() < kMostSpare) spare_stacks.push_back(std::move(instance.stack));
+        if (spare_stacks.size() < spare_stacks.capacity()) spare_stacks.push_back(std::move(instance.stack));
         hide(instance);
         delete &instance;
+        --instances_;
         --frame.running;
         if (frame.error) end_waiting();
         if (frame.parent) {
             start(frame);
-            if (frame.is_awaited && frame.is_done()) ready_.push_back(frame.parent);
+            if (frame.is_awaited && frame.is_done()) ready_.push(*frame.parent);
         }
     }
 
@@ -525,25 +575,37 @@ class Scheduler {
     }
 
     // Lets all calls go on whose instances have to end.
-    void end_waiting() {
+    void end_waiting() noexcept {
         has_errors = true;
-        while (!held_.empty()) release_held();
-        for (Group& group : groups_) {
-            std::erase_if(group.calls, [&](Waiting* call) {
-                if (!call->instance->frame->is_ending()) return false;
-                call->is_ready = true;
-                ready_.push_back(call->instance);
-                return true;
-            });
-        }
-        std::erase_if(groups_, [](const Group& group) { return group.calls.empty(); });
+        while (BatchInstance* const item = held_.pop()) ready_.push(*item);
+        std::erase_if(groups_, [&](Group& group) {
+            Waiting* call = std::exchange(group.first, nullptr);
+            group.size = 0;
+            while (call) {
+                Waiting* const next = std::exchange(call->next, nullptr);
+                if (call->instance->frame->is_ending()) {
+                    go_on(*call);
+                } else if (group.first) {
+                    group.add(*call);
+                } else {
+                    group.first = group.last = call;
+                    group.size = 1;
+                }
+                call = next;
+            }
+            return !group.first;
+        });
+    }
+    void go_on(Waiting& call) noexcept {
+        call.is_ready = true;
+        ready_.push(*call.instance);
     }
 
-    void put_in_group(Waiting& call) {
+    void put_in_group(Waiting& call) noexcept {
         for (Group& group : groups_) {
-            if (group.calls[0]->is_like(call)) return group.calls.push_back(&call);
+            if (group.takes(call)) return group.add(call);
         }
-        groups_.push_back({{&call}, round_});
+        groups_.emplace_back(call, round_);  // there is room: see start()
     }
 
     // The largest group; of several the one whose instances have done least, since its results may bring others peers. But one that has waited
@@ -553,34 +615,40 @@ class Scheduler {
         constexpr std::int64_t kPatience = 8;
         ++round_;
         std::size_t best = 0;
-        const auto depth = [&](std::size_t g) { return groups_[g].calls[0]->instance->waits; };
         for (std::size_t g = 0; g < groups_.size(); ++g) {
-            if (round_ - groups_[g].since > kPatience) return g;
-            const std::size_t size = groups_[g].calls.size(), most = groups_[best].calls.size();
-            if (size > most || (size == most && depth(g) < depth(best))) best = g;
+            const Group &group = groups_[g], &most = groups_[best];
+            if (round_ - group.since > kPatience) return g;
+            if (group.size > most.size || (group.size == most.size && group.depth < most.depth)) best = g;
         }
         return best;
     }
 
-    void compute_next() {
+    void compute_next() noexcept {
         const std::size_t best = next_group();
-        std::vector<Waiting*> calls = std::move(groups_[best].calls);
+        calls_.clear();
+        for (Waiting* call = groups_[best].first; call; call = call->next) calls_.push_back(call);
         groups_.erase(groups_.begin() + static_cast<std::ptrdiff_t>(best));
-        std::sort(calls.begin(), calls.end(), [](const Waiting* a, const Waiting* b) { return a->instance->order < b->instance->order; });
-        shown_.computed = &calls;
-        const BatchCall& first = calls[0]->call;
+        std::sort(calls_.begin(), calls_.end(), [](const Waiting* a, const Waiting* b) { return a->order < b->order; });
+        shown_.computed = &calls_;
+        const BatchCall& first = calls_[0]->call;
         const std::size_t most = first.is_one_block ? kMostTogether / static_cast<std::size_t>(first.operand_count) : kMostTogether;
-        for (std::size_t i = 0; i < calls.size(); i += most) compute(calls.data() + i, std::min(most, calls.size() - i));
+        for (std::size_t i = 0; i < calls_.size(); i += most) compute(calls_.data() + i, std::min(most, calls_.size() - i));
         shown_.computed = nullptr;
-        for (Waiting* call : calls) {
-            call->is_ready = true;
-            ready_.push_back(call->instance);
+        for (Waiting* call : calls_) go_on(*call);
+    }
+
+    void compute(Waiting* const* calls, std::size_t count) noexcept {
+        const bool are_together = count > 1 && try_as_one(calls, count);
+        if (!report_) return;
+        Frame& outermost = *shown_.outermost;
+        try {
+            at_line(outermost.loc, [&] { add_to_report(calls, count, are_together); });
+        } catch (const OutOfMemory&) {
+            fail(outermost, calls[0]->instance->item);
         }
     }
 
-    void compute(Waiting* const* calls, std::size_t count) {
-        const bool are_together = count > 1 && try_as_one(calls, count);
-        if (!report_) return;
+    void add_to_report(Waiting* const* calls, std::size_t count, bool are_together) {
         BatchReport::Op& op = report_->ops[calls[0]->call.op.name];
         op.groups += are_together;
         (are_together ? op.together : op.alone) += static_cast<std::int64_t>(count);
@@ -702,14 +770,16 @@ class Scheduler {
     std::uint32_t call_ = 0;    // the number of this batch() in it
     std::size_t records_ = 0;   // that it had when the instance that runs went on
     BatchShown shown_;
-    std::deque<BatchInstance*> ready_;
+    Queue ready_;
     std::vector<Group> groups_;
+    std::vector<Waiting*> calls_;          // of the group that is computed, and afterwards of none
+    std::size_t instances_ = 0;            // that have begun and not ended, for which there is room
     std::vector<Tensor> operands_, rows_;  // of the group that is computed
     std::vector<double> numbers_;
     std::vector<Laid> laid_;
     std::int64_t order_ = 0, round_ = 0;
-    std::deque<BatchInstance*> held_;  // items that wait until they may fork
-    int forking_ = 0;                  // items that have forked
+    Queue held_;       // items that wait until they may fork
+    int forking_ = 0;  // items that have forked
 };
 
 void check_going_on(const BatchInstance& instance) {
@@ -825,7 +895,7 @@ bool batched(const BatchCall& call, BatchRule rule, std::initializer_list<Tensor
         instance.alone = &call.op;
         return false;
     }
-    Waiting waiting(instance, call, rule, results);
+    Waiting waiting(instance, instance.order, call, rule, results);
     if (!describe(waiting, call)) return false;
     ++instance.waits;
     const bool is_computed = scheduler->wait(waiting);
@@ -848,14 +918,15 @@ int parts_of(std::int64_t count, const BatchOptions& options) {
 void run_in_parts(Frame& whole, int parts) {
     Log* const log = thread.log;
     const std::size_t records = log ? log->records.size() : 0;
-    std::vector<Log*> logs(static_cast<std::size_t>(parts));  // of the parts after the first
+    std::vector<Log*> logs;  // of the parts after the first
     std::vector<std::unique_ptr<Frame>> frames;
     const auto drop = [&] {
         for (Log* const part : logs) {
             if (part) close_log(part);
         }
     };
-    try {
+    const auto run = [&] {
+        logs.resize(static_cast<std::size_t>(parts));
         for (int k = 0; k < parts; ++k) {
             if (log && k > 0) logs[static_cast<std::size_t>(k)] = open_part(*log, whole.loc);
             frames.push_back(std::make_unique<Frame>(Frame{.body = whole.body,
@@ -894,6 +965,9 @@ void run_in_parts(Frame& whole, int parts) {
             ends.push_back(static_cast<std::uint32_t>(log->records.size()));
         }
         note_parts(*log, static_cast<std::uint32_t>(records), std::move(ends));
+    };
+    try {
+        at_line(whole.loc, run);
     } catch (...) {
         drop();
         whole.error = std::current_exception();
@@ -923,7 +997,7 @@ void run_batch(std::int64_t count, const std::function<void(std::int64_t)>& body
                 const GeneratorScope scope(&own);
                 const std::size_t first = log ? log->records.size() : 0;
                 body(i);
-                if (is_outermost && log == thread.log) log->note_item(first, call, static_cast<std::uint32_t>(i));
+                if (is_outermost && log == thread.log) at_line(loc, [&] { log->note_item(first, call, static_cast<std::uint32_t>(i)); });
             }
         } catch (...) {
             if (log && log == thread.log && !batch_instance) log->truncate(records);  // in an instance, others have recorded since
@@ -934,7 +1008,7 @@ void run_batch(std::int64_t count, const std::function<void(std::int64_t)>& body
     BatchInstance* const parent = batch_instance;
     std::optional<Unbatched> watcher;
     std::optional<WatchScope> watching;
-    if (options.report && !parent) watching.emplace(watcher.emplace(*options.report));
+    if (options.report && !parent) at_line(loc, [&] { watching.emplace(watcher.emplace(*options.report)); });
     Frame frame{.body = body,
                 .options = options,
                 .count = count,
