@@ -63,11 +63,13 @@ bool has_fibers() noexcept { return true; }
 struct FiberEntry {
     // The first function on a fiber's stack. It never returns.
     static void run(context::transfer_t from) {
-        const auto& jump = *static_cast<const Fiber::Jump*>(from.data);
-        Fiber& fiber = *jump.to;
-        fiber.arrive(from.fctx, jump);
+        Fiber& fiber = *jump_of(from).to;
+        arrive(fiber, from);
         Fiber::begin(fiber);
     }
+    // By value, and without variables where it is called: between the notes of address-sanitizer and a jump a frame may not be written to.
+    static void arrive(Fiber& fiber, context::transfer_t from) noexcept { fiber.arrive(from.fctx, jump_of(from).from); }
+    static Fiber::Jump& jump_of(context::transfer_t from) noexcept { return *static_cast<Fiber::Jump*>(from.data); }
 };
 
 void Fiber::begin(Fiber& fiber) {
@@ -110,8 +112,8 @@ void Fiber::resume() {
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(&caller_fake_stack_, stack_.low(), stack_.size());
 #endif
-    Jump jump{nullptr, this};
-    const context::transfer_t back = context::jump_fcontext(context_, &jump);
+    jump_ = {nullptr, this};
+    const context::transfer_t back = context::jump_fcontext(context_, &jump_);
     Fiber& last = *static_cast<const Jump*>(back.data)->from;
     last.context_ = back.fctx;
 #if defined(__SANITIZE_ADDRESS__)
@@ -121,8 +123,7 @@ void Fiber::resume() {
 }
 
 // Called where a fiber goes on, before anything else.
-void Fiber::arrive(void* context, const Jump& jump) noexcept {
-    Fiber* const before = jump.from;
+void Fiber::arrive(void* context, Fiber* before) noexcept {
     if (before) {
         before->context_ = context;
         caller_ = before->caller_;
@@ -148,9 +149,8 @@ void Fiber::suspend() {
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(has_ended_ ? nullptr : &fake_stack_, caller_low_, caller_size_);
 #endif
-    Jump jump{this, nullptr};
-    const context::transfer_t back = context::jump_fcontext(caller_, &jump);
-    arrive(back.fctx, *static_cast<const Jump*>(back.data));
+    jump_ = {this, nullptr};
+    FiberEntry::arrive(*this, context::jump_fcontext(caller_, &jump_));
 }
 
 void Fiber::give_way(Fiber& next) {
@@ -163,9 +163,8 @@ void Fiber::give_way(Fiber& next) {
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(&fake_stack_, next.stack_.low(), next.stack_.size());
 #endif
-    Jump jump{this, &next};
-    const context::transfer_t back = context::jump_fcontext(next.context_, &jump);
-    arrive(back.fctx, *static_cast<const Jump*>(back.data));
+    jump_ = {this, &next};
+    FiberEntry::arrive(*this, context::jump_fcontext(next.context_, &jump_));
 }
 
 #pragma GCC diagnostic push

@@ -54,17 +54,18 @@ class Fiber {
         void* caught = nullptr;
         unsigned int uncaught = 0;
     };
-    struct Jump {          // tells the side that goes on who has gone
-        Fiber *from, *to;  // null: the thread
+    struct Jump {                              // tells the side that goes on who has gone
+        Fiber *from = nullptr, *to = nullptr;  // null: the thread
     };
     static void begin(Fiber& fiber);
     void exchange_exceptions() noexcept;
-    void arrive(void* context, const Jump& jump) noexcept;
+    void arrive(void* context, Fiber* before) noexcept;
 
     FiberStack& stack_;
     std::function<void()> run_;
     void* context_ = nullptr;  // where it goes on
     void* caller_ = nullptr;   // where the caller of resume() goes on
+    Jump jump_;                // the last one that it has part in; not on a stack, whose frames address-sanitizer may take away before the jump
     Handled handled_;          // its own; while it runs, those of the caller of resume()
     bool has_ended_ = false;
     // Of the sanitizers.
