@@ -60,16 +60,17 @@ namespace context = boost::context::detail;
 
 bool has_fibers() noexcept { return true; }
 
+// For what runs between a note to address-sanitizer and the jump: it may have taken away the memory for the variables of checked functions.
+#define TAPIR_LEAVES_STACK __attribute__((no_sanitize("address")))
+
 struct FiberEntry {
     // The first function on a fiber's stack. It never returns.
-    static void run(context::transfer_t from) {
+    TAPIR_LEAVES_STACK static void run(context::transfer_t from) {
         Fiber& fiber = *jump_of(from).to;
-        arrive(fiber, from);
+        fiber.arrive(from.fctx, jump_of(from).from);
         Fiber::begin(fiber);
     }
-    // By value, and without variables where it is called: between the notes of address-sanitizer and a jump a frame may not be written to.
-    static void arrive(Fiber& fiber, context::transfer_t from) noexcept { fiber.arrive(from.fctx, jump_of(from).from); }
-    static Fiber::Jump& jump_of(context::transfer_t from) noexcept { return *static_cast<Fiber::Jump*>(from.data); }
+    TAPIR_LEAVES_STACK static Fiber::Jump& jump_of(context::transfer_t from) noexcept { return *static_cast<Fiber::Jump*>(from.data); }
 };
 
 void Fiber::begin(Fiber& fiber) {
@@ -103,7 +104,7 @@ void Fiber::exchange_exceptions() noexcept {
     std::swap(now->uncaught, handled_.uncaught);
 }
 
-void Fiber::resume() {
+TAPIR_LEAVES_STACK void Fiber::resume() {
     exchange_exceptions();
 #if defined(__SANITIZE_THREAD__)
     caller_tsan_ = __tsan_get_current_fiber();
@@ -114,7 +115,7 @@ void Fiber::resume() {
 #endif
     jump_ = {nullptr, this};
     const context::transfer_t back = context::jump_fcontext(context_, &jump_);
-    Fiber& last = *static_cast<const Jump*>(back.data)->from;
+    Fiber& last = *FiberEntry::jump_of(back).from;
     last.context_ = back.fctx;
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(last.caller_fake_stack_, nullptr, nullptr);
@@ -123,7 +124,7 @@ void Fiber::resume() {
 }
 
 // Called where a fiber goes on, before anything else.
-void Fiber::arrive(void* context, Fiber* before) noexcept {
+TAPIR_LEAVES_STACK void Fiber::arrive(void* context, Fiber* before) noexcept {
     if (before) {
         before->context_ = context;
         caller_ = before->caller_;
@@ -142,7 +143,7 @@ void Fiber::arrive(void* context, Fiber* before) noexcept {
 #endif
 }
 
-void Fiber::suspend() {
+TAPIR_LEAVES_STACK void Fiber::suspend() {
 #if defined(__SANITIZE_THREAD__)
     __tsan_switch_to_fiber(caller_tsan_, 0);
 #endif
@@ -150,10 +151,11 @@ void Fiber::suspend() {
     __sanitizer_start_switch_fiber(has_ended_ ? nullptr : &fake_stack_, caller_low_, caller_size_);
 #endif
     jump_ = {this, nullptr};
-    FiberEntry::arrive(*this, context::jump_fcontext(caller_, &jump_));
+    const context::transfer_t back = context::jump_fcontext(caller_, &jump_);
+    arrive(back.fctx, FiberEntry::jump_of(back).from);
 }
 
-void Fiber::give_way(Fiber& next) {
+TAPIR_LEAVES_STACK void Fiber::give_way(Fiber& next) {
     exchange_exceptions();  // to those of the caller of resume()
     next.exchange_exceptions();
 #if defined(__SANITIZE_THREAD__)
@@ -164,7 +166,8 @@ void Fiber::give_way(Fiber& next) {
     __sanitizer_start_switch_fiber(&fake_stack_, next.stack_.low(), next.stack_.size());
 #endif
     jump_ = {this, &next};
-    FiberEntry::arrive(*this, context::jump_fcontext(next.context_, &jump_));
+    const context::transfer_t back = context::jump_fcontext(next.context_, &jump_);
+    arrive(back.fctx, FiberEntry::jump_of(back).from);
 }
 
 #pragma GCC diagnostic push

@@ -65,7 +65,7 @@ class Fiber {
     std::function<void()> run_;
     void* context_ = nullptr;  // where it goes on
     void* caller_ = nullptr;   // where the caller of resume() goes on
-    Jump jump_;                // the last one that it has part in; not on a stack, whose frames address-sanitizer may take away before the jump
+    Jump jump_;                // the last one that it has part in; not on a stack: see TAPIR_LEAVES_STACK
     Handled handled_;          // its own; while it runs, those of the caller of resume()
     bool has_ended_ = false;
     // Of the sanitizers.
