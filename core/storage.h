@@ -51,7 +51,7 @@ struct Storage {
     void* stream = nullptr;               ///< the stream it was allocated on (devices with streams)
     Loc last_write{};                     ///< the user's line of the last in-place write
     Device device;
-    std::uint16_t block = 0;    ///< internal: size of the block that holds tensor and storage, in units of 64 bytes
+    std::uint16_t block = 0;    ///< internal: size of the block that holds tensor and storage, in units of 64 bytes; 0: they are a row of batch()
     bool is_exposed = false;    ///< data() or a capsule gave out the address: writes through it do not raise the version
     bool is_part = false;       ///< of the bytes of another storage: context points to a StorageWhole
     bool is_unchecked = false;  ///< other threads write to it at any time: a tape does not mind (parallel::UncheckedWrites)

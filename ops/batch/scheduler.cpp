@@ -194,8 +194,8 @@ struct Waiting {
     const BatchCall& call;
     const BatchRule& rule;
     Tensor* const* results;
-    Waiting* next = nullptr;   // in its group
-    const std::int64_t order;  // the instance's
+    Waiting* behind = nullptr;  // in its group
+    const std::int64_t order;   // the instance's
     int result_count;
     int word_count = 0;
     std::uint64_t hash = 0;
@@ -256,39 +256,42 @@ class BatchInstance {
 
 namespace {
 
-// Instances in a row. Each is in one at most.
+// A list whose links lie in what it holds: each is in one at most.
+template <class T, T* T::* link>
 class Queue {
  public:
-    void push(BatchInstance& instance) noexcept {
-        instance.behind = nullptr;
-        (last_ ? last_->behind : first_) = &instance;
-        last_ = &instance;
+    void push(T& one) noexcept {
+        one.*link = nullptr;
+        (last_ ? last_->*link : first_) = &one;
+        last_ = &one;
     }
     // Returns null if there is none.
-    BatchInstance* pop() noexcept {
-        BatchInstance* const instance = first_;
-        if (!instance) return nullptr;
-        first_ = instance->behind;
+    T* pop() noexcept {
+        T* const one = first_;
+        if (!one) return nullptr;
+        first_ = one->*link;
         if (!first_) last_ = nullptr;
-        return instance;
+        return one;
     }
+    T* first() const noexcept { return first_; }
 
  private:
-    BatchInstance *first_ = nullptr, *last_ = nullptr;
+    T *first_ = nullptr, *last_ = nullptr;
 };
+using Instances = Queue<BatchInstance, &BatchInstance::behind>;
 
-// Calls that are alike.
+// Calls that are alike. What is looked at often is kept here, so that no stack of an instance is read for it.
 struct Group {
-    Group(Waiting& call, std::int64_t round) noexcept : first(&call), last(&call), hash(call.hash), since(round), depth(call.instance->waits) {}
-    bool takes(const Waiting& call) const noexcept { return hash == call.hash && first->is_like(call); }
+    Group(Waiting& call, std::int64_t round) noexcept : hash(call.hash), since(round), depth(call.instance->waits) { add(call); }
+    bool takes(const Waiting& call) const noexcept { return hash == call.hash && calls.first()->is_like(call); }
     void add(Waiting& call) noexcept {
-        last = last->next = &call;
+        calls.push(call);
         ++size;
     }
 
-    Waiting *first, *last;
+    Queue<Waiting, &Waiting::behind> calls;
     std::uint64_t hash;
-    std::size_t size = 1;
+    std::size_t size = 0;
     std::int64_t since;  // the round in which its first call came
     std::int64_t depth;  // the ops that the instance of that has waited with
 };
@@ -463,8 +466,11 @@ class Scheduler {
         ++forking_;
     }
 
-    void release_held() {
-        if (BatchInstance* const item = held_.pop()) ready_.push(*item);
+    // Returns false if none is held.
+    bool release_held() noexcept {
+        BatchInstance* const item = held_.pop();
+        if (item) ready_.push(*item);
+        return item;
     }
 
     void start(Frame& frame) {
@@ -577,23 +583,18 @@ class Scheduler {
     // Lets all calls go on whose instances have to end.
     void end_waiting() noexcept {
         has_errors = true;
-        while (BatchInstance* const item = held_.pop()) ready_.push(*item);
+        while (release_held()) {}
         std::erase_if(groups_, [&](Group& group) {
-            Waiting* call = std::exchange(group.first, nullptr);
+            auto calls = std::exchange(group.calls, {});
             group.size = 0;
-            while (call) {
-                Waiting* const next = std::exchange(call->next, nullptr);
+            while (Waiting* const call = calls.pop()) {
                 if (call->instance->frame->is_ending()) {
                     go_on(*call);
-                } else if (group.first) {
-                    group.add(*call);
                 } else {
-                    group.first = group.last = call;
-                    group.size = 1;
+                    group.add(*call);
                 }
-                call = next;
             }
-            return !group.first;
+            return group.size == 0;
         });
     }
     void go_on(Waiting& call) noexcept {
@@ -626,7 +627,7 @@ class Scheduler {
     void compute_next() noexcept {
         const std::size_t best = next_group();
         calls_.clear();
-        for (Waiting* call = groups_[best].first; call; call = call->next) calls_.push_back(call);
+        while (Waiting* const call = groups_[best].calls.pop()) calls_.push_back(call);
         groups_.erase(groups_.begin() + static_cast<std::ptrdiff_t>(best));
         std::sort(calls_.begin(), calls_.end(), [](const Waiting* a, const Waiting* b) { return a->order < b->order; });
         shown_.computed = &calls_;
@@ -770,7 +771,7 @@ class Scheduler {
     std::uint32_t call_ = 0;    // the number of this batch() in it
     std::size_t records_ = 0;   // that it had when the instance that runs went on
     BatchShown shown_;
-    Queue ready_;
+    Instances ready_;
     std::vector<Group> groups_;
     std::vector<Waiting*> calls_;          // of the group that is computed, and afterwards of none
     std::size_t instances_ = 0;            // that have begun and not ended, for which there is room
@@ -778,7 +779,7 @@ class Scheduler {
     std::vector<double> numbers_;
     std::vector<Laid> laid_;
     std::int64_t order_ = 0, round_ = 0;
-    Queue held_;       // items that wait until they may fork
+    Instances held_;   // items that wait until they may fork
     int forking_ = 0;  // items that have forked
 };
 
