@@ -8,8 +8,12 @@
 // wrong in reports but for the first line.)
 #include <pthread.h>
 #include <sys/mman.h>
-#include <ucontext.h>
 #include <unistd.h>
+#ifdef TAPIR_HAVE_BOOST_CONTEXT
+#include <boost/context/detail/fcontext.hpp>
+#else
+#include <ucontext.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
@@ -368,8 +372,18 @@ const Block* block_of(const void* pointer) {
 constexpr std::size_t kStackBytes = 256 * 1024;
 constexpr unsigned kMostThreads = 1024;
 
+// Where a stack goes on when it is switched to. leave() is back when the other side switches here: a fiber and the stack that runs it
+// take turns.
+#ifdef TAPIR_HAVE_BOOST_CONTEXT
+using Place = boost::context::detail::fcontext_t;
+void leave(Place&, Place& other) { other = boost::context::detail::jump_fcontext(other, nullptr).fctx; }
+#else  // each switch is a system call, for the signal mask: small kernels take four times as long
+using Place = ucontext_t;
+void leave(Place& here, Place& other) { swapcontext(&here, &other); }
+#endif
+
 struct Fiber {
-    ucontext_t context{};
+    Place place{};
     std::unique_ptr<char[]> stack{new char[kStackBytes]};
     void* fake_stack = nullptr;
 };
@@ -391,7 +405,7 @@ struct Runner {
     std::vector<std::unique_ptr<Fiber>> fibers;
     std::vector<Fiber*> spare;
     Fiber* running = nullptr;
-    ucontext_t main{};
+    Place main{};
     void* main_fake_stack = nullptr;
     const void* main_stack = nullptr;
     std::size_t main_stack_bytes = 0;
@@ -409,7 +423,7 @@ void switch_to(Fiber& fiber) {
 #ifdef __SANITIZE_ADDRESS__
     __sanitizer_start_switch_fiber(&r.main_fake_stack, fiber.stack.get(), kStackBytes);
 #endif
-    swapcontext(&r.main, &fiber.context);
+    leave(r.main, fiber.place);
 #ifdef __SANITIZE_ADDRESS__
     __sanitizer_finish_switch_fiber(r.main_fake_stack, nullptr, nullptr);
 #endif
@@ -422,7 +436,7 @@ void switch_back() {
 #ifdef __SANITIZE_ADDRESS__
     __sanitizer_start_switch_fiber(&fiber.fake_stack, r.main_stack, r.main_stack_bytes);
 #endif
-    swapcontext(&fiber.context, &r.main);
+    leave(fiber.place, r.main);
 #ifdef __SANITIZE_ADDRESS__
     __sanitizer_finish_switch_fiber(fiber.fake_stack, &r.main_stack, &r.main_stack_bytes);
 #endif
@@ -448,16 +462,30 @@ void fiber_main() {
     }
 }
 
+// The fiber's first switch begins fiber_main().
+#ifdef TAPIR_HAVE_BOOST_CONTEXT
+void begin_at(Fiber& made) {
+    made.place = boost::context::detail::make_fcontext(made.stack.get() + kStackBytes, kStackBytes, [](boost::context::detail::transfer_t from) {
+        runner->main = from.fctx;
+        fiber_main();
+    });
+}
+#else
+void begin_at(Fiber& made) {
+    getcontext(&made.place);
+    made.place.uc_stack.ss_sp = made.stack.get();
+    made.place.uc_stack.ss_size = kStackBytes;
+    makecontext(&made.place, fiber_main, 0);
+    made.place.uc_stack = {};  // not needed any more, and the address sanitizer would clean it at each switch
+}
+#endif
+
 Fiber& spare_fiber() {
     Runner& r = *runner;
     if (r.spare.empty()) {
         r.fibers.push_back(std::make_unique<Fiber>());
         Fiber& made = *r.fibers.back();
-        getcontext(&made.context);
-        made.context.uc_stack.ss_sp = made.stack.get();
-        made.context.uc_stack.ss_size = kStackBytes;
-        makecontext(&made.context, fiber_main, 0);
-        made.context.uc_stack = {};  // not needed any more, and the address sanitizer would clean it at each switch
+        begin_at(made);
         r.spare.push_back(&made);
     }
     Fiber& fiber = *r.spare.back();
