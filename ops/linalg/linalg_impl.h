@@ -47,6 +47,8 @@ struct Stopped {
 
 /// lu (batch..., n, n) becomes the factors, b (batch..., k, n) the solutions. Stops at singular matrices.
 Stopped lu_solve(const Tensor& lu, const Tensor& b);
+/// lu (batch..., n, n) becomes the factors, x (batch..., n, n), of zeros, the inverses. Stops at singular matrices.
+Stopped invert(const Tensor& lu, const Tensor& x);
 
 struct Determinants {
     Tensor sign, logarithm, det;  // logarithm: of |det|

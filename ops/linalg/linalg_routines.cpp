@@ -21,6 +21,7 @@
 #include "tapir/ops/view/view.h"
 #ifdef TAPIR_HAVE_LAPACK
 #include "tapir/ops/arrange/arrange.h"
+#include "tapir/ops/linalg/blocked_impl.h"
 #include "tapir/ops/linalg/lapack_impl.h"
 #include "tapir/ops/linalg/openblas_impl.h"
 #endif
@@ -102,9 +103,9 @@ namespace {
 using lapack::Int;
 
 // Calls f(k) for each matrix of a batch: on several threads if they are small, one after the other if the library may use threads itself.
+constexpr int64_t kThreadsFrom = 512;  // measured: on smaller ones they cost more than they save
 template <class F>
-void for_matrices(int64_t count, int64_t size, const F& f) {
-    constexpr int64_t threads_from = 512;  // measured: on smaller ones they cost more than they save
+void for_matrices(int64_t count, int64_t size, const F& f, int64_t threads_from = kThreadsFrom) {
     openblas::set_threads(size >= threads_from && !detail::in_part() ? num_threads() : 1);
     if (size > 96 || count < 2) {
         for (int64_t k = 0; k < count; ++k) f(k);
@@ -114,6 +115,12 @@ void for_matrices(int64_t count, int64_t size, const F& f) {
     parallel_items(count, 32 * 1024 / work + 1, [&](int64_t begin, int64_t end) {
         for (int64_t k = begin; k < end; ++k) f(k);
     });
+}
+
+// The same, for routines of blocked_impl.h: the library has the small parts alone.
+template <class F>
+void for_blocked(int64_t count, int64_t size, const F& f) {
+    for_matrices(count, size, f, /*threads_from=*/INT64_MAX);
 }
 
 template <class T>
@@ -145,17 +152,35 @@ void with_type(DType dtype, const F& f) {
     dtype == float64 ? f.template operator()<double>() : f.template operator()<float>();
 }
 
-Stopped lu_solve(const Tensor& lu, const Tensor& b) {
+// Calls then(k, factors, pivots) for each matrix that has an inverse.
+template <class T, class F>
+Stopped factor_each(const Tensor& lu, const F& then) {
     const Matrices a(lu);
     FirstStopped stopped;
+    for_blocked(a.count, a.rows, [&](int64_t k) {
+        std::vector<Int> pivots(static_cast<std::size_t>(a.rows));
+        const lapack::Columns<T> factors{matrix<T>(lu, k), leading(a.rows)};
+        if (lapack::factor_lu(as_int(a.rows), as_int(a.rows), factors, pivots.data()) != 0) return stopped.at(k);
+        then(k, factors, pivots.data());
+    });
+    return stopped;
+}
+
+Stopped lu_solve(const Tensor& lu, const Tensor& b) {
+    Stopped stopped;
     with_type(lu.dtype(), [&]<class T>() {
-        for_matrices(a.count, a.rows, [&](int64_t k) {
-            std::vector<Int> pivots(static_cast<std::size_t>(a.rows));
-            const Int n = as_int(a.rows), lda = leading(a.rows), nrhs = as_int(b.size(-2));
-            Int info = 0;
-            lapack::call<T>(lapack::sgetrf_, lapack::dgetrf_)(&n, &n, matrix<T>(lu, k), &lda, pivots.data(), &info);
-            if (info != 0) return stopped.at(k);
-            lapack::call<T>(lapack::sgetrs_, lapack::dgetrs_)("N", &n, &nrhs, matrix<T>(lu, k), &lda, pivots.data(), matrix<T>(b, k), &lda, &info, 1);
+        stopped = factor_each<T>(lu, [&](int64_t k, const lapack::Columns<T>& factors, const Int* pivots) {
+            lapack::solve_lu(as_int(lu.size(-1)), as_int(b.size(-2)), factors, pivots, {matrix<T>(b, k), factors.ld});
+        });
+    });
+    return stopped;
+}
+
+Stopped invert(const Tensor& lu, const Tensor& x) {
+    Stopped stopped;
+    with_type(lu.dtype(), [&]<class T>() {
+        stopped = factor_each<T>(lu, [&](int64_t k, const lapack::Columns<T>& factors, const Int* pivots) {
+            lapack::invert_lu(as_int(lu.size(-1)), factors, pivots, {matrix<T>(x, k), factors.ld});
         });
     });
     return stopped;
@@ -166,12 +191,10 @@ Determinants determinants(const Tensor& lu) {
     Determinants made;
     for (Tensor* t : {&made.sign, &made.logarithm, &made.det}) *t = detail::make_empty(batch_of(lu), lu.dtype(), cpu, Loc{});
     with_type(lu.dtype(), [&]<class T>() {
-        for_matrices(a.count, a.rows, [&](int64_t k) {
+        for_blocked(a.count, a.rows, [&](int64_t k) {
             std::vector<Int> pivots(static_cast<std::size_t>(a.rows));
-            const Int n = as_int(a.rows), lda = leading(a.rows);
-            Int info = 0;
             T* m = matrix<T>(lu, k);
-            lapack::call<T>(lapack::sgetrf_, lapack::dgetrf_)(&n, &n, m, &lda, pivots.data(), &info);
+            lapack::factor_lu<T>(as_int(a.rows), as_int(a.rows), {m, leading(a.rows)}, pivots.data());
             T s = 1, l = 0, d = 1;
             for (int64_t i = 0; i < a.rows; ++i) {
                 const T x = m[i * a.rows + i];
@@ -182,7 +205,7 @@ Determinants determinants(const Tensor& lu) {
             }
             static_cast<T*>(made.sign.raw_data())[k] = s;
             static_cast<T*>(made.logarithm.raw_data())[k] = l;
-            static_cast<T*>(made.det.raw_data())[k] = d;
+            static_cast<T*>(made.det.raw_data())[k] = s == 0 ? T(0) : d;  // other pivots' product may be infinite
         });
     });
     return made;
@@ -207,11 +230,11 @@ Stopped factor_definite(const Tensor& a) {
 void triangular_solve(const Tensor& a, const Tensor& b, bool upper, bool unit) {
     const Matrices size(a);
     with_type(a.dtype(), [&]<class T>() {
-        for_matrices(size.count, size.rows, [&](int64_t k) {
-            const Int n = as_int(size.rows), nrhs = as_int(b.size(-2)), lda = leading(size.rows);
-            const T one = 1;
-            lapack::call<T>(lapack::strsm_, lapack::dtrsm_)("L", upper ? "U" : "L", "N", unit ? "U" : "N", &n, &nrhs, &one, matrix<T>(a, k), &lda,
-                                                            matrix<T>(b, k), &lda, 1, 1, 1, 1);
+        for_blocked(size.count, size.rows, [&](int64_t k) {
+            const Int n = as_int(size.rows), ld = leading(size.rows);
+            const lapack::Columns<T> triangle{matrix<T>(a, k), ld}, all{matrix<T>(b, k), ld};
+            lapack::in_parts(n, as_int(b.size(-2)), all,
+                             [&](lapack::Columns<T> part, Int columns) { lapack::solve_triangle(upper, unit, n, columns, triangle, part); });
         });
     });
 }
@@ -306,6 +329,7 @@ SingularValues singular_values(const Tensor& a, char job) {
 #else
 
 Stopped lu_solve(const Tensor&, const Tensor&) { return {}; }
+Stopped invert(const Tensor&, const Tensor&) { return {}; }
 Determinants determinants(const Tensor&) { return {}; }
 Stopped factor_definite(const Tensor&) { return {}; }
 void triangular_solve(const Tensor&, const Tensor&, bool, bool) {}
@@ -350,6 +374,11 @@ Stopped lu_solve(const Tensor& lu, const Tensor& b) {
     gpu::factor_lu(batch(lu), on_stream<int>(pivots), info.address());
     if (b.numel() > 0) gpu::solve_lu(batch(lu), on_stream<int>(pivots), batch(b));
     return info.first();
+}
+
+Stopped invert(const Tensor& lu, const Tensor& x) {
+    copy_elements(x, expand(eye(lu.size(-1), -1, {lu.dtype(), lu.device()}), lu.shape()));
+    return lu_solve(lu, x);
 }
 
 // Uses the diagonal and the number of row swaps. Nothing waits: if a pivot is 0 so is the determinant, whatever the
@@ -425,6 +454,7 @@ SingularValues singular_values(const Tensor& a, char job) {
 // --- Routines --------------------------------------------------------------------------------------------------------------------
 
 Stopped lu_solve(const Tensor& lu, const Tensor& b) { return on_gpu(lu) ? on_device::lu_solve(lu, b) : on_host::lu_solve(lu, b); }
+Stopped invert(const Tensor& lu, const Tensor& x) { return on_gpu(lu) ? on_device::invert(lu, x) : on_host::invert(lu, x); }
 Determinants determinants(const Tensor& lu) { return on_gpu(lu) ? on_device::determinants(lu) : on_host::determinants(lu); }
 Stopped factor_definite(Tensor& a) { return on_gpu(a) ? on_device::factor_definite(a) : on_host::factor_definite(a); }
 void triangular_solve(const Tensor& a, const Tensor& b, bool upper, bool unit) {

@@ -213,11 +213,12 @@ Tensor inv(In a) {
     Tensor x;
     {
         const detail::UnrecordedPartsOf parts(a.loc);
-        const Tensor one = eye(a.tensor.size(-1), -1, {a->dtype, place_of(a.tensor)}), columns = clone(expand(one, a.tensor.shape()));
-        if (const Stopped stopped = lu_solve(columns_of(a.tensor), columns); stopped.any()) {
-            fail_singular("linalg::inv", a.tensor, stopped.first(), a.loc);
-        }
-        x = result_of(columns, a->device);
+        // The inverse of the transposed is the transposed inverse: rows can be taken as columns.
+        const Tensor there = a.tensor.to(place_of(a.tensor)), packed = there.contiguous();
+        const Tensor lu = packed.shares_storage(a.tensor) ? clone(packed) : packed;
+        const Tensor inverse = zeros(lu.shape(), {lu.dtype(), lu.device()});
+        if (const Stopped stopped = invert(lu, inverse); stopped.any()) fail_singular("linalg::inv", a.tensor, stopped.first(), a.loc);
+        x = inverse.to(a->device);
     }
     record(linalg_inv_op, a.loc, {&a.tensor}, x, {&x});
     return x;

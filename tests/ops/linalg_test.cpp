@@ -83,6 +83,48 @@ TEST_CASE("solutions of many systems, and other layouts") {
     CHECK(allclose(matmul(linalg::solve_triangular(a, t(b), true, false), upper), t(b)));
 }
 
+TEST_CASE("systems that are computed in blocks") {
+    NEEDS_LAPACK;
+    manual_seed(3);
+    const int threads = num_threads();
+    for (const int n : {31, 33, 47, 64, 131, 300}) {
+        INFO(n);
+        for (const DType dtype : {float64, float32}) {
+            const double eps = dtype == float64 ? 1e-9 : 2e-2;
+            const Tensor a = randn({n, n}, dtype), one = eye(n, -1, dtype);
+            const Tensor well = a / std::sqrt(n) + one * 3, lower = tril(well), upper = triu(well);
+            CHECK(allclose(matmul(linalg::inv(a), a), one, eps, eps));
+            CHECK(allclose(matmul(a, linalg::inv(a)), one, eps, eps));
+            CHECK(linalg::slogdet(a).logabsdet.item() == Approx(sum(log(linalg::svdvals(a))).item()).epsilon(1e-4));
+            for (const int columns : {1, 15, 16, 70}) {
+                INFO(columns);
+                const Tensor b = randn({n, columns}, dtype);
+                for (const int count : {1, 3}) {
+                    set_num_threads(count);
+                    CHECK(allclose(matmul(a, linalg::solve(a, b)), b, eps, eps));
+                    CHECK(allclose(matmul(lower, linalg::solve_triangular(well, b, false)), b, eps, eps));
+                    CHECK(allclose(matmul(upper, linalg::solve_triangular(well, b, true)), b, eps, eps));
+                    const Tensor ones_below = lower - diag(diagonal(lower)) + one, small = ones_below / n + one * (1 - 1.0 / n);
+                    CHECK(allclose(matmul(small, linalg::solve_triangular(small * (1 - one) + one * 7, b, false, true, true)), b, eps, eps));
+                }
+                set_num_threads(threads);
+            }
+            // The rows of a triangle in reverse: n (n - 1) / 2 rows change places with their neighbours.
+            const Tensor turned = flip(upper, {0});
+            CHECK(linalg::slogdet(turned).sign.item() == (n * (n - 1) / 2 % 2 ? -1 : 1));
+            CHECK(linalg::slogdet(turned).logabsdet.item() == Approx(sum(log(diagonal(upper))).item()).epsilon(1e-4));
+            CHECK(allclose(matmul(linalg::inv(turned), turned), one, eps, eps));
+            for (const int zero : {0, n / 2, n - 1}) {
+                Tensor singular = a.clone();
+                singular.narrow(1, zero, 1).zero_();
+                FAILS(ValueError, "linalg::inv: the matrix is singular", linalg::inv(singular));
+                FAILS(ValueError, "linalg::solve: the matrix is singular", linalg::solve(singular, one));
+                CHECK(linalg::det(singular).item() == 0);
+            }
+        }
+    }
+}
+
 TEST_CASE("singular matrices") {
     NEEDS_LAPACK;
     Tensor a = expand(eye(3, -1, float64), {4, 3, 3}).clone();
