@@ -35,6 +35,9 @@ void run(const Gemm<double>& g) { gemm_f64(g); }
 void run_part(const Gemm<float>& g, GemmMethod method) { gemm_part_f32(g, method); }
 void run_part(const Gemm<double>& g, GemmMethod method) { gemm_part_f64(g, method); }
 
+bool run_batch(const GemmBatch<float>& g) { return gemm_batch_f32(g); }
+bool run_batch(const GemmBatch<double>& g) { return gemm_batch_f64(g); }
+
 /// C = beta * C + bias: a product with k == 0.
 template <class T>
 void scale(const Gemm<T>& g) {
@@ -180,13 +183,27 @@ void product(const Gemm<T>& g) {
     serial(g);
 }
 
+/// Products [begin, end) of a batch.
+template <class T>
+GemmBatch<T> part_of(const GemmBatch<T>& g, int64_t begin, int64_t end) {
+    GemmBatch<T> part = g;
+    part.first.a += begin * g.a_batch;
+    part.first.b += begin * g.b_batch;
+    part.first.c += begin * g.c_batch;
+    part.batch = end - begin;
+    return part;
+}
+
 template <class T>
 Gemm<T> product_of(const GemmBatch<T>& g, int64_t i) {
-    Gemm<T> one = g.first;
-    one.a += i * g.a_batch;
-    one.b += i * g.b_batch;
-    one.c += i * g.c_batch;
-    return one;
+    return part_of(g, i, i + 1).first;
+}
+
+template <class T>
+void serial(const GemmBatch<T>& g) {
+    const Gemm<T>& one = g.first;
+    if (one.m > 0 && one.n > 0 && one.k > 0 && one.m * one.n * one.k < onednn_from && run_batch(g)) return;
+    for (int64_t i = 0; i < g.batch; ++i) serial(product_of(g, i));
 }
 
 /// True when the batch is one taller product: the rows of A and of C continue from one product to the next. It may add in another order.
@@ -207,8 +224,11 @@ void batched(const GemmBatch<T>& g) {
     }
     const int64_t ns = estimated_ns(g.first), threads = threads_for(ns * g.batch);
     // Large products are shared one by one unless there are many: then each thread takes whole ones.
-    if (threads > 1 && (g.batch >= 4 * threads || ns < 2 * shared_from_ns))
-        return share(g.batch, threads, [&](int64_t i) { serial(product_of(g, i)); });
+    if (threads <= 1) return serial(g);
+    if (g.batch >= 4 * threads || ns < 2 * shared_from_ns) {
+        const int64_t parts = g.batch < 8 * threads ? g.batch : 8 * threads;
+        return share(parts, threads, [&](int64_t i) { serial(part_of(g, g.batch * i / parts, g.batch * (i + 1) / parts)); });
+    }
     for (int64_t i = 0; i < g.batch; ++i) product(product_of(g, i));
 }
 

@@ -28,3 +28,6 @@ TAPIR_CPU_KERNEL(gemm_f32, void(const Gemm<float>& g))
 TAPIR_CPU_KERNEL(gemm_f64, void(const Gemm<double>& g))
 TAPIR_CPU_KERNEL(gemm_part_f32, void(const Gemm<float>& g, GemmMethod method))
 TAPIR_CPU_KERNEL(gemm_part_f64, void(const Gemm<double>& g, GemmMethod method))
+/// Compute a batch on this thread, if its products are small; m, n, k > 0. They return false, without effect, for others.
+TAPIR_CPU_KERNEL(gemm_batch_f32, bool(const GemmBatch<float>& g))
+TAPIR_CPU_KERNEL(gemm_batch_f64, bool(const GemmBatch<double>& g))

@@ -12,4 +12,6 @@ void gemm_f32(const Gemm<float>& g) {
 
 void gemm_part_f32(const Gemm<float>& g, GemmMethod method) { run(as_given(g), method); }
 
+bool gemm_batch_f32(const GemmBatch<float>& g) { return run_batch(g); }
+
 }  // namespace tapir::kernels::TAPIR_ISA

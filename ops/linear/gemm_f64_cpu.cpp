@@ -12,4 +12,6 @@ void gemm_f64(const Gemm<double>& g) {
 
 void gemm_part_f64(const Gemm<double>& g, GemmMethod method) { run(as_given(g), method); }
 
+bool gemm_batch_f64(const GemmBatch<double>& g) { return run_batch(g); }
+
 }  // namespace tapir::kernels::TAPIR_ISA

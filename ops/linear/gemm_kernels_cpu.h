@@ -503,6 +503,8 @@ constexpr int64_t block_n = 24 * lanes<T>;
 template <class T>
 constexpr int64_t packed_tiles = 128 / (tile_rows * int64_t{sizeof(T)});
 
+constexpr int64_t most_whole_a = 1 << 20;  // bytes
+
 /// dst[p * width + j] = src[p * row + j * col] for p < k, j < n; zero for n <= j < width (a multiple of lanes).
 template <class T>
 void pack_panel(int64_t k, int64_t n, const T* src, int64_t row, int64_t col, T* dst, int64_t width) {
@@ -605,7 +607,9 @@ void store_transposed(const T* sums, int64_t width, int64_t rows, int64_t column
 template <class T>
 struct Block {
     Product<T> p;
-    T* packed_a;        // room for packed_tiles tiles' rows, or null: A is used in place
+    T* packed_a;        // room for packed_tiles tiles' rows, or for all; or null: A is used in place
+    bool a_whole;       // room for all: they are packed once for all of B's blocks
+    bool a_packed;      // they are
     bool b_packed;      // p.b is packed in panels
     bool b_outer;       // one panel of B with all of A's rows, then the next; else one tile's rows with all of B
     bool prefetch_b;    // B is not in L1
@@ -664,8 +668,8 @@ void run_block(const Block<T>& block) {
             set_rows(block, i, rows[r], t);
         } else {
             if (packed == 0) {
-                packed = smaller(packed_tiles<T>, rows.parts - r), packed_from = i;
-                pack_tiles(p.k, rows, r, packed, p.a + i, p.a_col, block.packed_a);
+                packed = smaller(packed_tiles<T>, rows.parts - r), packed_from = block.a_whole ? 0 : i;
+                if (!block.a_packed) pack_tiles(p.k, rows, r, packed, p.a + i, p.a_col, block.packed_a + (i - packed_from) * p.k);
             }
             --packed;
             t.a = block.packed_a + (i - packed_from) * p.k;
@@ -759,12 +763,16 @@ void tiles(const Product<T>& given) {
     const EvenSplit depth(p.k, block_k<T>);
     const int64_t vectors = ceil_div(p.n, lanes<T>);
     const EvenSplit columns(vectors, plan.pack_b ? block_n<T> / lanes<T> : vectors);
-    const int64_t b_room = plan.pack_b ? depth[0] * columns[0] * lanes<T> : 0, a_room = depth[0] * tile_rows * packed_tiles<T>;
+    const bool a_whole = plan.pack_a && p.a_row == 1 && !p.transposed && columns.parts > 1 && p.m * depth[0] * int64_t{sizeof(T)} <= most_whole_a;
+    const int64_t b_room = plan.pack_b ? depth[0] * columns[0] * lanes<T> : 0;
+    const int64_t a_room = depth[0] * (a_whole ? p.m : tile_rows * packed_tiles<T>);
     T* scratch = nullptr;
     if (plan.pack_b || plan.pack_a) scratch = static_cast<T*>(gemm_workspace(sizeof(T) * static_cast<std::size_t>(b_room + a_room)));
-    Block<T> block{p, plan.pack_a ? scratch + b_room : nullptr, plan.pack_b, plan.b_outer, plan.prefetch_b, plan.rows_most, EvenSplit(1, 1)};
+    Block<T> block{
+        p, plan.pack_a ? scratch + b_room : nullptr, a_whole, false, plan.pack_b, plan.b_outer, plan.prefetch_b, plan.rows_most, EvenSplit(1, 1)};
     for (int64_t d = 0, k0 = 0; d < depth.parts; k0 += depth[d], ++d) {
         for (int64_t v = 0, j0 = 0; v < columns.parts; j0 += columns[v] * lanes<T>, ++v) {
+            block.a_packed = a_whole && v > 0;
             Product<T>& q = block.p;
             q.n = smaller(columns[v] * lanes<T>, p.n - j0);
             q.k = depth[d];
@@ -794,6 +802,33 @@ GemmMethod method_of(const Product<T>& p) {
     if (p.m == 1) return columns ? GemmMethod::dots : p.b_col == 1 ? GemmMethod::rows : GemmMethod::tiles;
     if (p.n == 1) return rows ? GemmMethod::dots : p.a_row == 1 ? GemmMethod::rows : GemmMethod::tiles;
     return rows && columns && (p.m <= 8 || p.n <= 8) && p.k >= 16 ? GemmMethod::dots : GemmMethod::tiles;
+}
+
+/// Products of one shape in tiles of which nothing is packed: what they have in common is found once. Returns false, without effect, for others.
+template <class T>
+bool run_batch(const GemmBatch<T>& g) {
+    const Product<T> given = as_given(g.first);
+    if (method_of(given) != GemmMethod::tiles) return false;
+    const Product<T> p = better_side(given);
+    const Plan<T> plan(p);
+    if (plan.pack_a || plan.pack_b || p.k > block_k<T>) return false;
+    const int64_t a_step = p.transposed ? g.b_batch : g.a_batch, b_step = p.transposed ? g.a_batch : g.b_batch;
+    Block<T> block{.p = p,
+                   .packed_a = nullptr,
+                   .a_whole = false,
+                   .a_packed = false,
+                   .b_packed = false,
+                   .b_outer = plan.b_outer,
+                   .prefetch_b = plan.prefetch_b,
+                   .rows_most = plan.rows_most,
+                   .panels = EvenSplit(ceil_div(p.n, lanes<T>), tile_vectors(plan.rows_most))};
+    for (int64_t i = 0; i < g.batch; ++i, block.p.a += a_step, block.p.b += b_step, block.p.c += g.c_batch) {
+        if (p.transposed)
+            run_block_transposed(block);
+        else
+            run_block(block);
+    }
+    return true;
 }
 
 template <class T>

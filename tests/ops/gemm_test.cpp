@@ -226,6 +226,13 @@ TEMPLATE_TEST_CASE("gemm: the number of threads does not change the result", "[g
     SUCCEED();
 }
 
+TEMPLATE_TEST_CASE("gemm: columns of A that are packed once for several blocks of B", "[gemm]", float, double) {
+    using T = TestType;
+    const ThreadsScope scope(1);
+    for (const int64_t m : {300, 301, 1200})  // of the last all do not find room
+        for (const int64_t k : {70, 500}) check(Case<T>{m, 900, k, Layout::columns, Layout::rows, T(0.5), T(-2), true});
+}
+
 TEMPLATE_TEST_CASE("gemm: batches", "[gemm]", float, double) {
     using T = TestType;
     struct Shape {
@@ -239,6 +246,7 @@ TEMPLATE_TEST_CASE("gemm: batches", "[gemm]", float, double) {
                                {4, 3, 0, 2, false},
                                {6, 7, 19, 23, true},
                                {40, 33, 65, 50, false},
+                               {1000, 8, 8, 8, false},
                                {3, 200, 210, 220, false},
                                {17, 60, 70, 80, true},
                                {17, 1, 9, 30, true, true},
