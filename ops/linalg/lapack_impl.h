@@ -1,5 +1,6 @@
-// The routines of LAPACK and BLAS that linalg_routines.cpp calls, for float and double. They store matrices column after column. The
-// Fortran interface (Anderson et al. 1999): all arguments are addresses; the lengths of texts come last, and are not read.
+// The routines of LAPACK and BLAS that the linalg routines call, and the emulated cuSOLVER of the tests, for float and double. They store
+// matrices column after column. The Fortran interface (Anderson et al. 1999): all arguments are addresses; the lengths of texts come last,
+// and are not read.
 #pragma once
 
 #include <cstddef>
@@ -8,17 +9,19 @@ namespace tapir::lapack {
 
 using Int = int;
 
-#define TAPIR_LAPACK_ROUTINES(T, x)                                                                                                                 \
-    void x##getrf_(const Int* m, const Int* n, T* a, const Int* lda, Int* pivots, Int* info);                                                       \
-    void x##laswp_(const Int* n, T* a, const Int* lda, const Int* first, const Int* last, const Int* pivots, const Int* step);                      \
-    void x##potrf_(const char* uplo, const Int* n, T* a, const Int* lda, Int* info, std::size_t);                                                   \
-    void x##trsm_(const char* side, const char* uplo, const char* trans, const char* diag, const Int* m, const Int* n, const T* alpha, const T* a,  \
-                  const Int* lda, T* b, const Int* ldb, std::size_t, std::size_t, std::size_t, std::size_t);                                        \
-    void x##geqrf_(const Int* m, const Int* n, T* a, const Int* lda, T* tau, T* work, const Int* lwork, Int* info);                                 \
-    void x##orgqr_(const Int* m, const Int* n, const Int* k, T* a, const Int* lda, const T* tau, T* work, const Int* lwork, Int* info);             \
-    void x##syevd_(const char* jobz, const char* uplo, const Int* n, T* a, const Int* lda, T* w, T* work, const Int* lwork, Int* iwork,             \
-                   const Int* liwork, Int* info, std::size_t, std::size_t);                                                                         \
-    void x##gesdd_(const char* jobz, const Int* m, const Int* n, T* a, const Int* lda, T* s, T* u, const Int* ldu, T* vt, const Int* ldvt, T* work, \
+#define TAPIR_LAPACK_ROUTINES(T, x)                                                                                                                  \
+    void x##getrf_(const Int* m, const Int* n, T* a, const Int* lda, Int* pivots, Int* info);                                                        \
+    void x##laswp_(const Int* n, T* a, const Int* lda, const Int* first, const Int* last, const Int* pivots, const Int* step);                       \
+    void x##getrs_(const char* trans, const Int* n, const Int* nrhs, const T* a, const Int* lda, const Int* pivots, T* b, const Int* ldb, Int* info, \
+                   std::size_t);                                                                                                                     \
+    void x##potrf_(const char* uplo, const Int* n, T* a, const Int* lda, Int* info, std::size_t);                                                    \
+    void x##trsm_(const char* side, const char* uplo, const char* trans, const char* diag, const Int* m, const Int* n, const T* alpha, const T* a,   \
+                  const Int* lda, T* b, const Int* ldb, std::size_t, std::size_t, std::size_t, std::size_t);                                         \
+    void x##geqrf_(const Int* m, const Int* n, T* a, const Int* lda, T* tau, T* work, const Int* lwork, Int* info);                                  \
+    void x##orgqr_(const Int* m, const Int* n, const Int* k, T* a, const Int* lda, const T* tau, T* work, const Int* lwork, Int* info);              \
+    void x##syevd_(const char* jobz, const char* uplo, const Int* n, T* a, const Int* lda, T* w, T* work, const Int* lwork, Int* iwork,              \
+                   const Int* liwork, Int* info, std::size_t, std::size_t);                                                                          \
+    void x##gesdd_(const char* jobz, const Int* m, const Int* n, T* a, const Int* lda, T* s, T* u, const Int* ldu, T* vt, const Int* ldvt, T* work,  \
                    const Int* lwork, Int* iwork, Int* info, std::size_t);
 extern "C" {
 TAPIR_LAPACK_ROUTINES(float, s)
