@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tapir/core/make_impl.h"
+#include "tapir/ops/arrange/arrange.h"
 #include "tapir/ops/arrange/combine.h"
 #include "tapir/ops/elementwise/elementwise.h"
 #include "tapir/ops/elementwise/elementwise_impl.h"
@@ -20,7 +21,6 @@
 #include "tapir/ops/reduce/reduce.h"
 #include "tapir/ops/view/view.h"
 #ifdef TAPIR_HAVE_LAPACK
-#include "tapir/ops/arrange/arrange.h"
 #include "tapir/ops/linalg/blocked_impl.h"
 #include "tapir/ops/linalg/lapack_impl.h"
 #include "tapir/ops/linalg/openblas_impl.h"
