@@ -445,9 +445,7 @@ bool join_into(const FormCall& x, const Tensor& out, bool stacked) {
         if (t->numel == 0) continue;
         const int64_t length = (stacked ? 1 : t->sizes[dim]) * inner;
         if (t->is_contiguous()) {
-            const std::byte* from = t->data;
-            std::byte* to = y->data + start * item;
-            for (int64_t k = 0; k < outer; ++k, from += length * item, to += row) std::memcpy(to, from, static_cast<std::size_t>(length * item));
+            copy_runs(y->data + start * item, row, t->data, length * item, outer);
         } else {
             Shape strides = out.strides();
             if (stacked) strides.erase(dim);

@@ -106,20 +106,16 @@ void solve_lu(Int n, Int count, Columns<T> lu, const Int* pivots, Columns<T> b) 
     });
 }
 
-/// y (n, n) becomes the inverse of the lower triangle with ones on the diagonal that lies in a. Above its diagonal y must be 0.
+/// y (n, n), of zeros, becomes the inverse of the lower triangle with ones on the diagonal that lies in a.
 template <class T>
 void invert_unit_lower(Int n, Columns<T> a, Columns<T> y) {
     if (n <= kBlock) {
-        for (Int j = 0; j < n; ++j) {
-            *y.at(j, j) = 1;
-            for (Int i = j + 1; i < n; ++i) *y.at(i, j) = 0;
-        }
+        for (Int j = 0; j < n; ++j) *y.at(j, j) = 1;
         return solve_triangle(/*upper=*/false, /*unit=*/true, n, n, a, y);
     }
     const Int half = half_of(n), rest = n - half;
     invert_unit_lower(half, a, y);
     invert_unit_lower(rest, a.from(half, half), y.from(half, half));
-    for (Int j = 0; j < half; ++j) std::fill_n(y.at(half, j), rest, T(0));
     subtract_product(rest, half, half, a.from(half, 0), y, y.from(half, 0));
     solve_triangle(/*upper=*/false, /*unit=*/true, rest, half, a.from(half, half), y.from(half, 0));
 }

@@ -214,9 +214,7 @@ Tensor inv(In a) {
     {
         const detail::UnrecordedPartsOf parts(a.loc);
         // The inverse of the transposed is the transposed inverse: rows can be taken as columns.
-        const Tensor there = a.tensor.to(place_of(a.tensor)), packed = there.contiguous();
-        const Tensor lu = packed.shares_storage(a.tensor) ? clone(packed) : packed;
-        const Tensor inverse = zeros(lu.shape(), {lu.dtype(), lu.device()});
+        const Tensor lu = columns_of(mt(a.tensor)), inverse = zeros_like(lu);
         if (const Stopped stopped = invert(lu, inverse); stopped.any()) fail_singular("linalg::inv", a.tensor, stopped.first(), a.loc);
         x = inverse.to(a->device);
     }

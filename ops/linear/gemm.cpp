@@ -223,8 +223,8 @@ void batched(const GemmBatch<T>& g) {
         return product(tall);
     }
     const int64_t ns = estimated_ns(g.first), threads = threads_for(ns * g.batch);
-    // Large products are shared one by one unless there are many: then each thread takes whole ones.
     if (threads <= 1) return serial(g);
+    // Large products are shared one by one unless there are many: then each thread takes whole ones.
     if (g.batch >= 4 * threads || ns < 2 * shared_from_ns) {
         const int64_t parts = g.batch < 8 * threads ? g.batch : 8 * threads;
         return share(parts, threads, [&](int64_t i) { serial(part_of(g, g.batch * i / parts, g.batch * (i + 1) / parts)); });

@@ -503,7 +503,8 @@ constexpr int64_t block_n = 24 * lanes<T>;
 template <class T>
 constexpr int64_t packed_tiles = 128 / (tile_rows * int64_t{sizeof(T)});
 
-constexpr int64_t most_whole_a = 1 << 20;  // bytes
+/// Bytes up to which A's columns are packed once for all blocks of B: they still lie in a cache for the last block.
+constexpr int64_t most_whole_a = 1 << 20;
 
 /// dst[p * width + j] = src[p * row + j * col] for p < k, j < n; zero for n <= j < width (a multiple of lanes).
 template <class T>
@@ -768,8 +769,15 @@ void tiles(const Product<T>& given) {
     const int64_t a_room = depth[0] * (a_whole ? p.m : tile_rows * packed_tiles<T>);
     T* scratch = nullptr;
     if (plan.pack_b || plan.pack_a) scratch = static_cast<T*>(gemm_workspace(sizeof(T) * static_cast<std::size_t>(b_room + a_room)));
-    Block<T> block{
-        p, plan.pack_a ? scratch + b_room : nullptr, a_whole, false, plan.pack_b, plan.b_outer, plan.prefetch_b, plan.rows_most, EvenSplit(1, 1)};
+    Block<T> block{.p = p,
+                   .packed_a = plan.pack_a ? scratch + b_room : nullptr,
+                   .a_whole = a_whole,
+                   .a_packed = false,
+                   .b_packed = plan.pack_b,
+                   .b_outer = plan.b_outer,
+                   .prefetch_b = plan.prefetch_b,
+                   .rows_most = plan.rows_most,
+                   .panels = EvenSplit(1, 1)};
     for (int64_t d = 0, k0 = 0; d < depth.parts; k0 += depth[d], ++d) {
         for (int64_t v = 0, j0 = 0; v < columns.parts; j0 += columns[v] * lanes<T>, ++v) {
             block.a_packed = a_whole && v > 0;
