@@ -73,17 +73,18 @@ struct SoftmaxAttrs {
     std::int64_t first_query = -1;  // of causal_softmax
 };
 
-// g: undefined for the forward pass.
+// g: undefined for the forward pass. A template, so that what runs no backward pass does not link its kernels.
+template <bool is_backward = false>
 void run_softmax(const Tensor& input, const Tensor& g, const Tensor& out, const SoftmaxAttrs& attrs, bool log) {
     const TensorImpl* x = input.impl();
     if (x->numel == 0) return;
     const Lines lines(x, attrs.dim);
     kernels::SoftmaxArgs args{x->dtype, log, lines.size, lines.inner, kernel_data(x), kernel_data(g), kernel_data(out)};
-    if (!args.g && attrs.first_query >= 0) {
+    if (!is_backward && attrs.first_query >= 0) {
         args.queries = x->sizes[x->rank - 2];
         args.first = std::min(attrs.first_query, lines.size);  // from there on all elements are in the row
     }
-    if (args.g) {
+    if constexpr (is_backward) {
         TAPIR_LAUNCH(x, lines.count(), lines.size, softmax_backward, args);
     } else {
         TAPIR_LAUNCH(x, lines.count(), lines.size, softmax, args);
@@ -124,7 +125,7 @@ Tensor softmax_along(const OpInfo& op, const In& x, int dim, bool log, std::int6
 Tensor softmax_gradient(const Tensor& y, const Tensor& g, int dim, bool log) {
     const Tensor result = for_kernel(y), from = for_kernel(g);
     Tensor out = detail::make_empty_like(result.impl(), result.dtype(), Loc{});
-    run_softmax(result, from, out, {dim}, log);
+    run_softmax<true>(result, from, out, {dim}, log);
     return out;
 }
 
@@ -290,7 +291,8 @@ Tensor Tensor::logsumexp(const Dims& dims, Flag keepdim, Loc loc) const { return
 namespace {
 
 // Takes x; or a gradient and x, which is then a result.
-bool softmax_along_into(const FormCall& x, const Tensor& out, bool log, bool is_backward) {
+template <bool is_backward = false>
+bool softmax_along_into(const FormCall& x, const Tensor& out, bool log) {
     const Tensor &in = x[is_backward ? 1 : 0], g = is_backward ? x[0] : Tensor();
     const TensorImpl *from = in.impl(), *y = out.impl();
     SoftmaxAttrs attrs = *static_cast<const SoftmaxAttrs*>(x.attrs);
@@ -299,14 +301,14 @@ bool softmax_along_into(const FormCall& x, const Tensor& out, bool log, bool is_
     if (attrs.dim < 0 || attrs.dim >= range || read_in(from) != from->dtype) return false;
     const auto fits = [&](const TensorImpl* t) { return detail::is_plain(t, y->dtype) && t->numel == y->numel; };
     if (!fits(from) || (is_backward && !fits(g.impl()))) return false;
-    run_softmax(in, g, out, {attrs.dim}, log);
+    run_softmax<is_backward>(in, g, out, {attrs.dim}, log);
     return true;
 }
 
-bool softmax_into(const FormCall& x, const Tensor& out) { return softmax_along_into(x, out, false, false); }
-bool log_softmax_into(const FormCall& x, const Tensor& out) { return softmax_along_into(x, out, true, false); }
-bool softmax_backward_into(const FormCall& x, const Tensor& out) { return softmax_along_into(x, out, false, true); }
-bool log_softmax_backward_into(const FormCall& x, const Tensor& out) { return softmax_along_into(x, out, true, true); }
+bool softmax_into(const FormCall& x, const Tensor& out) { return softmax_along_into(x, out, false); }
+bool log_softmax_into(const FormCall& x, const Tensor& out) { return softmax_along_into(x, out, true); }
+bool softmax_backward_into(const FormCall& x, const Tensor& out) { return softmax_along_into<true>(x, out, false); }
+bool log_softmax_backward_into(const FormCall& x, const Tensor& out) { return softmax_along_into<true>(x, out, true); }
 
 }  // namespace
 
