@@ -3,6 +3,7 @@
 #include "tapir/ops/elementwise/elementwise_kernels.h"
 #include "tapir/ops/elementwise/half_cpu.h"
 #include "tapir/ops/elementwise/quick_impl.h"
+#include "tapir/ops/elementwise/vector_functions_impl.h"
 
 namespace tapir::kernels {
 namespace TAPIR_ISA {
@@ -81,7 +82,9 @@ void unary0(i64 n, void* out, const void* const* in, const double*) {
     n = n / kLanes * kLanes;
     auto* y = static_cast<R*>(out);
     const auto* x = static_cast<const T*>(in[0]);
-    if constexpr (Quick<F, T>::is_there) {
+    if constexpr (InVectors<F, T>::is_there) {
+        for (i64 i = 0; i < n; i += kLanes) InVectors<F, T>::apply(y + i, x + i);
+    } else if constexpr (Quick<F, T>::is_there) {
         in_quick_blocks<F>(n, y, x);
     } else {
 #pragma omp simd

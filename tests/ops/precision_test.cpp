@@ -1,6 +1,7 @@
 // The digits of float32 results: long rows, large and tiny numbers, ends of intervals, the choice of kernels.
 // References: float64 and closed forms.
 #include <algorithm>
+#include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <functional>
@@ -47,6 +48,66 @@ TEST_CASE("what is computed while global objects are made has the digits of main
     const BeforeMain now;
     CHECK(before_main.normalized.to_vector<float>() == now.normalized.to_vector<float>());
     CHECK(before_main.reduced.item() == now.reduced.item());
+}
+
+// Numbers of all sizes and both signs, and those that have no digits.
+template <class T, class Bits>
+std::vector<T> all_kinds_of_numbers(Bits step, Bits last) {
+    const T inf = std::numeric_limits<T>::infinity(), least = std::numeric_limits<T>::denorm_min();
+    std::vector<T> numbers = {0, T(-0.0), 1, -1, inf, -inf, std::numeric_limits<T>::quiet_NaN(), least, -least};
+    for (const T x : {T(88.7), T(-87.3), T(-103.9), T(709.7), T(-708.3), T(-745.1), std::numeric_limits<T>::max(), std::numeric_limits<T>::min()}) {
+        for (const T near : {std::nextafter(x, T(0)), x, std::nextafter(x, inf)}) numbers.push_back(near);
+    }
+    for (Bits bits = step; bits < last - step; bits += step) numbers.push_back(std::bit_cast<T>(bits));
+    return numbers;
+}
+
+// How far y is from exact, in units in the last place of the type T.
+template <class T>
+double units_apart(T y, long double exact) {
+    const T rounded = static_cast<T>(exact);
+    if (y == rounded || (std::isnan(y) && std::isnan(rounded))) return std::signbit(y) == std::signbit(rounded) || std::isnan(y) ? 0 : INFINITY;
+    if (std::isinf(rounded) || !std::isfinite(y)) return INFINITY;
+    int exponent;
+    std::frexp(exact, &exponent);
+    constexpr int least = std::numeric_limits<T>::min_exponent - std::numeric_limits<T>::digits;
+    const int unit = std::max(exponent - std::numeric_limits<T>::digits, least);
+    return static_cast<double>(std::fabs(static_cast<long double>(y) - exact) / std::ldexp(1.0L, unit));
+}
+
+template <class T>
+void check_units(const std::vector<T>& numbers, const char* name, Tensor (*op)(In), long double (*exact)(long double)) {
+    const Tensor y = op(tensor(numbers));
+    const std::vector<T> results = y.to_vector<T>();
+    double most = 0;
+    T worst = 0;
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+        const double apart = units_apart(results[i], exact(numbers[i]));
+        if (apart > most) most = apart, worst = numbers[i];
+    }
+    INFO(name << "(" << worst << ")");
+    CHECK(most <= 4);
+    // Neighbours do not matter.
+    for (std::size_t i = 0; i < numbers.size(); i += i < 40 ? 1 : 997) {
+        const Tensor alone = op(tensor(std::vector<T>{numbers[i]}));
+        CHECK(units_apart(alone.to_vector<T>()[0], results[i]) == 0);
+    }
+}
+
+TEST_CASE("elementary functions err by at most 4 units in the last place, for numbers of all kinds") {
+    struct Row {
+        const char* name;
+        Tensor (*op)(In);
+        long double (*exact)(long double);
+    };
+    const Row rows[] = {{"exp", exp, std::exp},    {"log", log, std::log},       {"atan", atan, std::atan},
+                        {"tanh", tanh, std::tanh}, {"expm1", expm1, std::expm1}, {"log1p", log1p, std::log1p}};
+    const auto floats = all_kinds_of_numbers<float, std::uint32_t>(65'537, UINT32_MAX);
+    const auto doubles = all_kinds_of_numbers<double, std::uint64_t>(0x1'0001'0001'0001, UINT64_MAX);
+    for (const Row& row : rows) {
+        check_units(floats, row.name, row.op, row.exact);
+        check_units(doubles, row.name, row.op, row.exact);
+    }
 }
 
 TEST_CASE("rows of equal numbers are normalised to zeros") {
