@@ -183,7 +183,7 @@ void of_halves(i64 n, void* out, const void* x, const void* y) {
     const auto *a = static_cast<const Half*>(x), *b = static_cast<const Half*>(y);
     i64 done = 0;
 #if defined(__F16C__)
-    if constexpr (__is_same(Half, F16)) {
+    if constexpr (kInVectors<Half>) {
         for (; done + kFloatLanes <= n; done += kFloatLanes) store_halves(to + done, F::apply(load_halves(a + done), load_halves(b + done)));
     }
 #endif

@@ -1,11 +1,10 @@
 // See indexing.h.
+#include "tapir/ops/cpu/vector_impl.h"
 #include "tapir/ops/index/indexing_kernels.h"
 
 namespace tapir::kernels {
 namespace TAPIR_ISA {
 namespace {
-
-using i64 = std::int64_t;
 
 // Calls body with an element of a pointer type: an unsigned integer of that size.
 template <class Body>
@@ -141,15 +140,27 @@ void add_run(Compute type, i64 n, void* to, i64 to_step, const void* from, i64 f
     });
 }
 
+// Four vectors of the least and four of the most: without AVX-512 a comparison of int64 takes three cycles, and each waits for the one before.
 void index_range(const i64* index, i64 n, i64* low, i64* high) {
-    i64 least = index[0], most = index[0];
-#pragma omp simd reduction(min : least) reduction(max : most)
-    for (i64 i = 0; i < n; ++i) {
-        least = index[i] < least ? index[i] : least;
-        most = index[i] > most ? index[i] : most;
+    constexpr i64 lanes = 4 * kVectorBytes / 8;
+    i64 least[lanes], most[lanes];
+    for (i64 k = 0; k < lanes; ++k) least[k] = most[k] = index[0];
+    i64 i = 0;
+    for (; i + lanes <= n; i += lanes) {
+#pragma omp simd
+        for (i64 k = 0; k < lanes; ++k) {
+            const i64 x = index[i + k];
+            least[k] = x < least[k] ? x : least[k];
+            most[k] = x > most[k] ? x : most[k];
+        }
     }
-    *low = least;
-    *high = most;
+    *low = *high = index[0];
+    for (const i64 x : least) *low = smaller(*low, x);
+    for (const i64 x : most) *high = x > *high ? x : *high;
+    for (; i < n; ++i) {
+        *low = smaller(*low, index[i]);
+        *high = index[i] > *high ? index[i] : *high;
+    }
 }
 
 void triangle(const TriangleArgs& args, i64 begin, i64 end) {

@@ -1,4 +1,6 @@
 // Conversion between dtypes: values, gradients, the ends of ranges.
+#include <algorithm>
+#include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -57,6 +59,56 @@ TEST_CASE("every pair of dtypes") {
             CHECK(x.to_vector<double>() == (was_bool ? std::vector<double>{0, 1, 1, 1} : std::vector<double>{0, 1, 2, 100}));
         }
     }
+}
+
+// Kernels convert rows a vector at a time, and a vector that holds a number out of their reach one by one.
+TEST_CASE("rows of numbers of all sizes become integers and come back") {
+    std::vector<double> numbers = {0.5, -0.5, -0.0, 2.5, -2.5, 1e300, -1e300, INFINITY, -INFINITY, NAN, 0x1p-1074};
+    for (int k = 0; k < 66; ++k) {
+        for (const double near : {-1.5, -1.0, -0.75, 0.0, 0.75, 1.0}) {
+            numbers.push_back(std::ldexp(1.0, k) + near);
+            numbers.push_back(-std::ldexp(1.0, k) - near);
+        }
+    }
+    for (const DType dtype : {float32, float64}) {
+        for (const bool is_mixed : {true, false}) {  // or in order of size, so that most vectors hold numbers in reach
+            std::vector<double> row = tensor(numbers).to(dtype).to_vector<double>();
+            if (!is_mixed) std::sort(row.begin() + 11, row.end());
+            std::vector<std::int64_t> whole;
+            for (const double x : row) whole.push_back(x >= -0x1p63 && x < 0x1p63 ? static_cast<std::int64_t>(x) : INT64_MIN);
+            CHECK(tensor(row).to(dtype).to(int64).to_vector<std::int64_t>() == whole);
+            std::vector<float> narrow;
+            std::vector<double> wide;
+            for (const std::int64_t x : whole) narrow.push_back(static_cast<float>(x)), wide.push_back(static_cast<double>(x));
+            CHECK(tensor(whole).to(float32).to_vector<float>() == narrow);
+            CHECK(tensor(whole).to(float64).to_vector<double>() == wide);
+        }
+    }
+}
+
+TEST_CASE("float32 is rounded to the nearest bfloat16, of two the even one") {
+    std::vector<float> numbers;
+    for (std::uint64_t bits = 0; bits <= UINT32_MAX; bits += 0x7ff1) numbers.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
+    for (std::uint32_t high = 0x100; high < 0x7f80; high += 0x31) {  // halfway, and beside it
+        for (const std::uint32_t low : {0x7fffU, 0x8000U, 0x8001U}) numbers.push_back(std::bit_cast<float>(high << 16 | low));
+    }
+    const std::vector<float> rounded = tensor(numbers).to(bfloat16).to(float32).to_vector<float>();
+    const std::vector<float> alone = tensor(numbers)
+                                         .reshape({-1, 1})
+                                         .expand({static_cast<std::int64_t>(numbers.size()), 2})
+                                         .select(1, 1)
+                                         .to(bfloat16)
+                                         .to(float32)
+                                         .to_vector<float>();
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+        const double x = numbers[i], unit = std::ldexp(1.0, std::max(std::ilogb(x == 0 || !std::isfinite(x) ? 1.0 : x), -126) - 7);
+        const double exact = std::nearbyint(x / unit) * unit;
+        const double want = std::abs(exact) > 0x1.fep127 ? std::copysign(INFINITY, x) : exact;
+        const auto is = [&](double y) { return std::isnan(x) ? std::isnan(y) : y == want && std::signbit(y) == std::signbit(x); };
+        wrong += !is(rounded[i]) || !is(alone[i]);
+    }
+    CHECK(wrong == 0);
 }
 
 TEST_CASE("the ends of the ranges") {
