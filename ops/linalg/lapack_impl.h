@@ -21,6 +21,7 @@ using Int = int;
     void x##orgqr_(const Int* m, const Int* n, const Int* k, T* a, const Int* lda, const T* tau, T* work, const Int* lwork, Int* info);              \
     void x##syevd_(const char* jobz, const char* uplo, const Int* n, T* a, const Int* lda, T* w, T* work, const Int* lwork, Int* iwork,              \
                    const Int* liwork, Int* info, std::size_t, std::size_t);                                                                          \
+    void x##sterf_(const Int* n, T* diagonal, T* beside, Int* info);                                                                                 \
     void x##gesdd_(const char* jobz, const Int* m, const Int* n, T* a, const Int* lda, T* s, T* u, const Int* ldu, T* vt, const Int* ldvt, T* work,  \
                    const Int* lwork, Int* iwork, Int* info, std::size_t);
 extern "C" {

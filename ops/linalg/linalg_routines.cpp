@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <memory>
 #include <vector>
 
 #include "tapir/core/make_impl.h"
@@ -24,6 +26,7 @@
 #include "tapir/ops/linalg/blocked_impl.h"
 #include "tapir/ops/linalg/lapack_impl.h"
 #include "tapir/ops/linalg/openblas_impl.h"
+#include "tapir/ops/linalg/tridiagonal_kernels.h"
 #endif
 
 namespace tapir::matrices {
@@ -270,13 +273,49 @@ void factor_orthogonal(const Tensor& a, const Tensor& q, const Tensor& r) {
     });
 }
 
+// Sets `values` to the eigenvalues of a symmetric matrix, of which it reads the lower triangle. False, without effect, for one that a cache
+// does not hold (LAPACK's routine has more threads), for one whose squares may leave the type's range (it scales), and for one with nan.
+template <class T>
+bool find_eigenvalues(int64_t n, const T* a, T* values, Int& info) {
+    constexpr int64_t most_bytes = 4 << 20;
+    if (n * n * int64_t{sizeof(T)} > most_bytes) return false;
+    T largest = 0;
+    bool is_number = true;
+    for (int64_t j = 0; j < n; ++j) {
+        for (int64_t i = j; i < n; ++i) largest = std::max(largest, std::abs(a[j * n + i])), is_number &= a[j * n + i] == a[j * n + i];
+    }
+    const T least = std::sqrt(std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon());
+    if (!is_number || !(largest >= least && largest <= 1 / least)) return false;
+    constexpr int64_t whole = kernels::kRowsAtOnce;
+    const int64_t step = (n + whole - 1) / whole * whole;
+    std::vector<T> memory(static_cast<std::size_t>((n + 3) * step + whole)), beside(static_cast<std::size_t>(n));
+    void* start = memory.data();
+    std::size_t room = memory.size() * sizeof(T);
+    T* const copy = static_cast<T*>(std::align(64, static_cast<std::size_t>((n + 3) * step) * sizeof(T), start, room));
+    for (int64_t j = 0; j < n; ++j) std::copy(a + j * n + j, a + j * n + n, copy + j * step + j);
+    const kernels::Tridiagonal<T> tridiagonal{n, step, copy, copy + n * step, values, beside.data()};
+    if constexpr (sizeof(T) == 4) {
+        kernels::tridiagonal_f32(tridiagonal);
+    } else {
+        kernels::tridiagonal_f64(tridiagonal);
+    }
+    const Int count = as_int(n);
+    lapack::call<T>(lapack::ssterf_, lapack::dsterf_)(&count, values, beside.data(), &info);
+    return true;
+}
+
 Stopped eigen(const Tensor& a, const Tensor& values, bool vectors) {
     const Matrices size(a);
     FirstStopped stopped;
     with_type(a.dtype(), [&]<class T>() {
         for_matrices(size.count, size.rows, [&](int64_t k) {
+            Int info = 0;
+            if (!vectors && find_eigenvalues<T>(size.rows, matrix<T>(a, k), row<T>(values, k), info)) {
+                if (info != 0) stopped.at(k);
+                return;
+            }
             const Int n = as_int(size.rows), lda = leading(size.rows);
-            Int info = 0, lwork = -1, liwork = -1, iwish = 0;
+            Int lwork = -1, liwork = -1, iwish = 0;
             T wish = 0;
             const auto run = [&](T* work, Int* iwork) {
                 lapack::call<T>(lapack::ssyevd_, lapack::dsyevd_)(vectors ? "V" : "N", "L", &n, matrix<T>(a, k), &lda, row<T>(values, k), work,

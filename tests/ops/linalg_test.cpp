@@ -125,6 +125,39 @@ TEST_CASE("systems that are computed in blocks") {
     }
 }
 
+TEST_CASE("eigenvalues alone, of matrices that are made from them") {
+    NEEDS_LAPACK;
+    for (const DType dtype : {float32, float64}) {
+        const double precision = dtype == float32 ? 1e-5 : 1e-13;
+        for (const std::int64_t n : {1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 18, 31, 33, 64, 67, 130}) {
+            INFO(name(dtype) << " " << n);
+            manual_seed(static_cast<std::uint64_t>(n));
+            const Tensor q = linalg::qr(randn({n, n}, float64)).q;
+            const auto check = [&](const Tensor& values) {  // ascending
+                const Tensor a = matmul(q * values, q.t()).to(dtype);
+                const double largest = amax(abs(values)).item();
+                CHECK(amax(abs(linalg::eigvalsh(a).to(float64) - values)).item() <= precision * largest * std::sqrt(static_cast<double>(n)));
+                // Of the upper triangle, and with the other one unread.
+                const Tensor upper = linalg::eigvalsh(triu(a) + tril(full({n, n}, 1e9, dtype), -1), "U");
+                CHECK(amax(abs(upper.to(float64) - values)).item() <= precision * largest * std::sqrt(static_cast<double>(n)));
+            };
+            check(linspace(-1, 2, n, float64));
+            check(full({n}, -3.0, float64));                                                     // all alike
+            check(where(arange(n) < n / 2, 0, 1).to(float64));                                   // many zeros
+            for (const double scale : {1e-30, 1e30}) check(linspace(1, 3, n, float64) * scale);  // whose squares are not float32 numbers
+        }
+        // The second difference has 2 - 2 cos(k pi / (n + 1)); and matrices that are nearly reduced.
+        const std::int64_t n = 50;
+        const Tensor exact = 2 - 2 * cos(arange(1, n + 1, float64) * (std::acos(-1.0) / (n + 1)));
+        const Tensor second = (2 * eye(n, float64) - diag(ones({n - 1}, float64), 1) - diag(ones({n - 1}, float64), -1)).to(dtype);
+        CHECK(amax(abs(linalg::eigvalsh(second).to(float64) - exact)).item() < precision * 10);
+        CHECK(linalg::eigvalsh(diag(tensor({3.0, -1.0, 2.0, 0.0}).to(dtype))).to_vector<double>() == std::vector<double>{-1, 0, 2, 3});
+        CHECK(linalg::eigvalsh(zeros({20, 20}, dtype)).to_vector<double>() == std::vector<double>(20));
+        const Tensor many = randn({6, 12, 12}, dtype), symmetric = many + many.transpose(1, 2);
+        CHECK(amax(abs(linalg::eigvalsh(symmetric) - linalg::eigh(symmetric).eigenvalues)).item() < precision * 100);
+    }
+}
+
 TEST_CASE("singular matrices") {
     NEEDS_LAPACK;
     Tensor a = expand(eye(3, -1, float64), {4, 3, 3}).clone();
