@@ -44,8 +44,6 @@ inline __m512 times_power(__m512 a, __m512 n) { return _mm512_maskz_scalef_ps(0x
 inline __m512d times_power(__m512d a, __m512d n) { return _mm512_maskz_scalef_pd(0xff, a, n); }
 constexpr bool powers_are_short(__m512) { return false; }  // no need to tell
 inline __m512 times_short_power(__m512 a, __m512) { return a; }
-inline __m512 size_of(__m512 x) { return _mm512_abs_ps(x); }
-inline __m512d size_of(__m512d x) { return _mm512_abs_pd(x); }
 // x = m 2^n with 3/4 <= m < 3/2: returns m.
 inline __m512 parts_of(__m512 x, __m512& n) {
     const __m512 m = _mm512_maskz_getmant_ps(0xffff, x, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_nan), exponent = _mm512_maskz_getexp_ps(0xffff, x);
@@ -165,7 +163,7 @@ inline __m512d exp_of(__m512d given) {
 
 // Beyond 1 it is pi / 2 - atan(1 / x). Errs by less than 1.9 units in the last place.
 inline __m512 atan_of(__m512 x) {
-    const __m512 far = size_of(x), bounded = least(all(0x1p100F), far), about = _mm512_maskz_rcp14_ps(0xffff, bounded);
+    const __m512 far = _mm512_abs_ps(x), bounded = least(all(0x1p100F), far), about = _mm512_maskz_rcp14_ps(0xffff, bounded);
     const __mmask16 is_beyond = _mm512_cmp_ps_mask(far, all(1.0F), _CMP_GT_OQ);
     const __m512 inverse = fma(_mm512_fnmadd_ps(bounded, about, all(1.0F)), about, about);
     const __m512 z = _mm512_mask_mov_ps(far, is_beyond, inverse), s = z * z;
@@ -177,7 +175,7 @@ inline __m512 atan_of(__m512 x) {
 
 // tanh(|x|) = t / (t + 2) with t = e^(2 |x|) - 1 = 2^n (e^r - 1) + 2^n - 1. Errs by less than 2.6 units in the last place.
 inline __m512d tanh_of(__m512d given) {
-    const __m512d half = least(all(40.0), size_of(given)), x = half + half;
+    const __m512d half = least(all(40.0), _mm512_abs_pd(given)), x = half + half;
     const __m512d n = fma(x, all(0x1.71547652b82fep+0), all(kShift<double>)) - all(kShift<double>);
     const __m512d r = fma(n, all(-0x1.abc9e3b39803fp-56), fma(n, all(-0x1.62e42fefa39efp-1), x)), s = r * r;
     const __m512d p = polynomial(s, all(0x1.1ee87fe624a19p-29), line(r, 0x1.af5f0691ae226p-26, 0x1.27e536739c3ap-22),

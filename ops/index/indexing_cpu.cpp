@@ -1,6 +1,7 @@
 // See indexing.h.
-#include "tapir/ops/cpu/vector_impl.h"
 #include "tapir/ops/index/indexing_kernels.h"
+
+#include "tapir/ops/reduce/reduce_simd_cpu.h"
 
 namespace tapir::kernels {
 namespace TAPIR_ISA {
@@ -140,27 +141,18 @@ void add_run(Compute type, i64 n, void* to, i64 to_step, const void* from, i64 f
     });
 }
 
-// Four vectors of the least and four of the most: without AVX-512 a comparison of int64 takes three cycles, and each waits for the one before.
 void index_range(const i64* index, i64 n, i64* low, i64* high) {
-    constexpr i64 lanes = 4 * kVectorBytes / 8;
-    i64 least[lanes], most[lanes];
-    for (i64 k = 0; k < lanes; ++k) least[k] = most[k] = index[0];
-    i64 i = 0;
-    for (; i + lanes <= n; i += lanes) {
-#pragma omp simd
-        for (i64 k = 0; k < lanes; ++k) {
-            const i64 x = index[i + k];
-            least[k] = x < least[k] ? x : least[k];
-            most[k] = x > most[k] ? x : most[k];
-        }
+    constexpr i64 run = 4 * kWidth<i64>;
+    Lanes<Min, i64> least;
+    Lanes<Max, i64> most;
+    for (; n > run; index += run, n -= run) {  // short runs in turn, so that memory is read once
+        least.take(index, run);
+        most.take(index, run);
     }
-    *low = *high = index[0];
-    for (const i64 x : least) *low = smaller(*low, x);
-    for (const i64 x : most) *high = x > *high ? x : *high;
-    for (; i < n; ++i) {
-        *low = smaller(*low, index[i]);
-        *high = index[i] > *high ? index[i] : *high;
-    }
+    least.take(index, n);
+    most.take(index, n);
+    *low = across<Min, i64>(least.together());
+    *high = across<Max, i64>(most.together());
 }
 
 void triangle(const TriangleArgs& args, i64 begin, i64 end) {

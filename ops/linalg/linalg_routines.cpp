@@ -273,19 +273,18 @@ void factor_orthogonal(const Tensor& a, const Tensor& q, const Tensor& r) {
     });
 }
 
-// Sets `values` to the eigenvalues of a symmetric matrix, of which it reads the lower triangle. False, without effect, for one that a cache
-// does not hold (LAPACK's routine has more threads), for one whose squares may leave the type's range (it scales), and for one with nan.
+// Sets `values` to the eigenvalues of a symmetric matrix of finite numbers, of which it reads the lower triangle. False, without effect, for
+// one that a cache does not hold (LAPACK's routine has more threads), and for one whose squares may leave the type's range (it scales).
 template <class T>
 bool find_eigenvalues(int64_t n, const T* a, T* values, Int& info) {
     constexpr int64_t most_bytes = 4 << 20;
     if (n * n * int64_t{sizeof(T)} > most_bytes) return false;
     T largest = 0;
-    bool is_number = true;
     for (int64_t j = 0; j < n; ++j) {
-        for (int64_t i = j; i < n; ++i) largest = std::max(largest, std::abs(a[j * n + i])), is_number &= a[j * n + i] == a[j * n + i];
+        for (int64_t i = j; i < n; ++i) largest = std::max(largest, std::abs(a[j * n + i]));
     }
     const T least = std::sqrt(std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon());
-    if (!is_number || !(largest >= least && largest <= 1 / least)) return false;
+    if (largest < least || largest > 1 / least) return false;
     constexpr int64_t whole = kernels::kRowsAtOnce;
     const int64_t step = (n + whole - 1) / whole * whole;
     std::vector<T> memory(static_cast<std::size_t>((n + 3) * step + whole)), beside(static_cast<std::size_t>(n));
@@ -293,12 +292,7 @@ bool find_eigenvalues(int64_t n, const T* a, T* values, Int& info) {
     std::size_t room = memory.size() * sizeof(T);
     T* const copy = static_cast<T*>(std::align(64, static_cast<std::size_t>((n + 3) * step) * sizeof(T), start, room));
     for (int64_t j = 0; j < n; ++j) std::copy(a + j * n + j, a + j * n + n, copy + j * step + j);
-    const kernels::Tridiagonal<T> tridiagonal{n, step, copy, copy + n * step, values, beside.data()};
-    if constexpr (sizeof(T) == 4) {
-        kernels::tridiagonal_f32(tridiagonal);
-    } else {
-        kernels::tridiagonal_f64(tridiagonal);
-    }
+    kernels::reduce_to_tridiagonal(kernels::Tridiagonal<T>{n, step, copy, copy + n * step, values, beside.data()});
     const Int count = as_int(n);
     lapack::call<T>(lapack::ssterf_, lapack::dsterf_)(&count, values, beside.data(), &info);
     return true;

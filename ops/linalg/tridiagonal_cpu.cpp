@@ -67,7 +67,7 @@ T reflection(const T* column, i64 k, i64 n, T* x, T& beside) {
 }
 
 template <class T>
-void reduce_to_tridiagonal(const Tridiagonal<T>& t) {
+void reduce(const Tridiagonal<T>& t) {
     const i64 n = t.n;
     Update<T> last{t.vectors, t.vectors + t.step};
     T* x = t.vectors + 2 * t.step;
@@ -102,8 +102,8 @@ void reduce_to_tridiagonal(const Tridiagonal<T>& t) {
 
 }  // namespace
 
-void tridiagonal_f32(const Tridiagonal<float>& t) { reduce_to_tridiagonal(t); }
-void tridiagonal_f64(const Tridiagonal<double>& t) { reduce_to_tridiagonal(t); }
+void tridiagonal_f32(const Tridiagonal<float>& t) { reduce(t); }
+void tridiagonal_f64(const Tridiagonal<double>& t) { reduce(t); }
 
 }  // namespace TAPIR_ISA
 }  // namespace tapir::kernels

@@ -7,6 +7,7 @@
 
 namespace tapir::kernels {
 
+/// n > 0. The squares of a's elements must not overflow.
 template <class T>
 struct Tridiagonal {
     std::int64_t n;
@@ -22,6 +23,12 @@ inline constexpr std::int64_t kRowsAtOnce = 16;
 
 }  // namespace tapir::kernels
 
-/// n > 0. The squares of a's elements must not overflow.
 TAPIR_CPU_KERNEL(tridiagonal_f32, void(const tapir::kernels::Tridiagonal<float>& t))
 TAPIR_CPU_KERNEL(tridiagonal_f64, void(const tapir::kernels::Tridiagonal<double>& t))
+
+namespace tapir::kernels {
+
+inline void reduce_to_tridiagonal(const Tridiagonal<float>& t) { tridiagonal_f32(t); }
+inline void reduce_to_tridiagonal(const Tridiagonal<double>& t) { tridiagonal_f64(t); }
+
+}  // namespace tapir::kernels

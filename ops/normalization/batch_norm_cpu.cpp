@@ -46,7 +46,7 @@ void sums_of_rows(const ChannelSums<T>& s, i64 begin, i64 end) {
         const T shift = s.shift[c], scale = kHasGradient ? s.scale[c] : T(1);
         const T *x = s.x + row * s.inner, *g = kHasGradient ? s.g + row * s.inner : nullptr;
         const Sums<T> sums = sums_of<T>(s.inner, [&](auto at) __attribute__((always_inline)) {
-            __builtin_prefetch(x + at.i + 512);  // the machine's own fetching begins anew with each page
+            fetch_ahead(x + at.i);
             const Vector<T> d = at(x) - shift;
             if constexpr (kHasGradient) {
                 const Vector<T> by = at(g);

@@ -74,8 +74,8 @@ double sum_squares(const float* x, i64 n) {
     double sums[lanes] = {};
     i64 i = 0;
     for (; i + lanes <= n; i += lanes) {
-        __builtin_prefetch(x + i + 512);  // of the next page, at whose start the machine's own fetching begins anew
-        __builtin_prefetch(x + i + 528);
+        fetch_ahead(x + i);
+        fetch_ahead(x + i + lanes / 2);  // the second line of memory
 #pragma omp simd
         for (i64 k = 0; k < lanes; ++k) {
             const auto value = static_cast<double>(x[i + k]);

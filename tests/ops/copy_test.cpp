@@ -93,20 +93,20 @@ TEST_CASE("float32 is rounded to the nearest bfloat16, of two the even one") {
         for (const std::uint32_t low : {0x7fffU, 0x8000U, 0x8001U}) numbers.push_back(std::bit_cast<float>(high << 16 | low));
     }
     const std::vector<float> rounded = tensor(numbers).to(bfloat16).to(float32).to_vector<float>();
-    const std::vector<float> alone = tensor(numbers)
-                                         .reshape({-1, 1})
-                                         .expand({static_cast<std::int64_t>(numbers.size()), 2})
-                                         .select(1, 1)
-                                         .to(bfloat16)
-                                         .to(float32)
-                                         .to_vector<float>();
+    const std::vector<float> strided = tensor(numbers)
+                                           .reshape({-1, 1})
+                                           .expand({static_cast<std::int64_t>(numbers.size()), 2})
+                                           .select(1, 1)
+                                           .to(bfloat16)
+                                           .to(float32)
+                                           .to_vector<float>();
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < numbers.size(); ++i) {
         const double x = numbers[i], unit = std::ldexp(1.0, std::max(std::ilogb(x == 0 || !std::isfinite(x) ? 1.0 : x), -126) - 7);
         const double exact = std::nearbyint(x / unit) * unit;
         const double want = std::abs(exact) > 0x1.fep127 ? std::copysign(INFINITY, x) : exact;
         const auto is = [&](double y) { return std::isnan(x) ? std::isnan(y) : y == want && std::signbit(y) == std::signbit(x); };
-        wrong += !is(rounded[i]) || !is(alone[i]);
+        wrong += !is(rounded[i]) || !is(strided[i]);
     }
     CHECK(wrong == 0);
 }
