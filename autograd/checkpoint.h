@@ -1,10 +1,10 @@
 // Recompute-checkpointing: trades time for memory.
 #pragma once
 
-#include <functional>
 #include <vector>
 
 #include "tapir/autograd/traced_function.h"
+#include "tapir/core/std_function.h"
 #include "tapir/core/tensor.h"
 
 namespace tapir {

@@ -91,7 +91,7 @@ void CustomFunction::check_count(const OpInfo& op, const char* what, std::size_t
 }
 
 std::vector<Tensor> CustomFunction::apply(const OpInfo& op, Forward forward, BackwardFn backward, std::size_t gradients,
-                                          const std::vector<Tensor>& inputs, const Loc& loc, std::shared_ptr<const void> state) {
+                                          const std::vector<Tensor>& inputs, const Loc& loc, std::any state) {
     for (const Tensor& x : inputs) {
         if (!x.defined()) detail::fail_undefined(op.name, loc);
         detail::begin_op("Function::apply", x.impl(), loc);  // watchers see the ops that its forward calls

@@ -36,8 +36,8 @@
 // Tapes, profiles and errors call the function by its type, "Clip", or by its `static constexpr const char* name`.
 #pragma once
 
+#include <any>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -56,8 +56,8 @@ class FunctionContext {
     Tensor saved(int i, Loc loc = Loc::current()) const;
     /// Numbers for backward.
     std::vector<double> numbers;
-    /// Anything else for backward.
-    std::shared_ptr<const void> state;
+    /// Anything else for backward, which gets a copy: std::any_cast<const T&>(context.state).
+    std::any state;
     /// True if input i's gradient is wanted. Only valid in backward.
     bool needs(int i, Loc loc = Loc::current()) const;
 
@@ -80,7 +80,7 @@ struct CustomFunction {
     using BackwardFn = std::vector<Tensor> (*)(FunctionContext&, const std::vector<Tensor>&);
     /// gradients: the number of them that backward takes; 0: a list. state: what the context has from the start.
     static std::vector<Tensor> apply(const OpInfo& op, Forward forward, BackwardFn backward, std::size_t gradients, const std::vector<Tensor>& inputs,
-                                     const Loc& loc, std::shared_ptr<const void> state = nullptr);
+                                     const Loc& loc, std::any state = {});
     /// Throws ValueError if forward or backward takes another number of tensors.
     static void check_count(const OpInfo& op, const char* what, std::size_t takes, std::size_t given, const Loc& loc);
     /// Returns a row of this name that lives forever. `signature`: __PRETTY_FUNCTION__ of a template whose parameter Self is the function.

@@ -1,11 +1,11 @@
 // Checks gradients against finite differences.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "tapir/autograd/traced_function.h"
+#include "tapir/core/std_function.h"
 #include "tapir/core/tensor.h"
 
 namespace tapir {

@@ -17,7 +17,6 @@
 #pragma once
 
 #include <concepts>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>

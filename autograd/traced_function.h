@@ -2,7 +2,6 @@
 #pragma once
 
 #include <bit>
-#include <functional>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "tapir/core/arguments.h"
+#include "tapir/core/std_function.h"
 #include "tapir/core/tensor.h"
 
 namespace tapir::detail {

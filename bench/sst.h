@@ -2,6 +2,7 @@
 // initial weights, for both sides of the Tree-LSTM benchmark: the two programs must do the very same work.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

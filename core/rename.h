@@ -4,13 +4,13 @@
 //     model.load_state_dict(rename(load_safetensors("old.safetensors"), {{"out.weight", "head.weight"}}));
 #pragma once
 
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tapir/core/arguments.h"
 #include "tapir/core/named_tensor.h"
+#include "tapir/core/std_function.h"
 
 namespace tapir {
 

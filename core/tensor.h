@@ -12,7 +12,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <initializer_list>
 #include <iosfwd>
 #include <string>
@@ -24,6 +23,7 @@
 #include "tapir/core/error.h"
 #include "tapir/core/index.h"
 #include "tapir/core/shape.h"
+#include "tapir/core/std_function.h"
 #include "tapir/core/storage.h"
 
 namespace tapir {

@@ -3,6 +3,7 @@
 #include "tapir/ops/elementwise/fused_kernels.h"
 
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>

@@ -23,7 +23,6 @@
 // A name that is given twice throws. So does saving, loading or optimizing a module that names no tensors at all.
 #pragma once
 
-#include <functional>
 #include <iosfwd>
 #include <string>
 #include <type_traits>
@@ -34,6 +33,7 @@
 #include "tapir/core/module_name.h"
 #include "tapir/core/named_tensor.h"
 #include "tapir/core/rename.h"
+#include "tapir/core/std_function.h"
 
 namespace tapir::nn {
 

@@ -1,11 +1,11 @@
 // Normalisation layers; LayerNorm is in layers.h. Names, initialisation (weights 1, biases 0) and defaults are PyTorch's.
 #pragma once
 
-#include <functional>
 #include <initializer_list>
 #include <optional>
 #include <utility>
 
+#include "tapir/core/std_function.h"
 #include "tapir/nn/module.h"
 #include "tapir/ops/normalization/batch_norm.h"
 #include "tapir/ops/normalization/group_norm.h"

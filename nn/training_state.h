@@ -30,7 +30,6 @@
 #pragma once
 
 #include <concepts>
-#include <functional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -38,6 +37,7 @@
 #include "tapir/core/arguments.h"
 #include "tapir/core/generator.h"
 #include "tapir/core/named_tensor.h"
+#include "tapir/core/std_function.h"
 #include "tapir/ops/make/make.h"
 
 namespace tapir::nn {

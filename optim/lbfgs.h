@@ -1,8 +1,7 @@
 // L-BFGS.
 #pragma once
 
-#include <functional>
-
+#include "tapir/core/std_function.h"
 #include "tapir/optim/optimizer.h"
 
 namespace tapir::optim {

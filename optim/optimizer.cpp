@@ -122,10 +122,10 @@ static void divide(StepSharing& sharing, std::vector<Slot>& slots) {
     for (std::size_t i = 0; i < slots.size(); ++i) slots[i].is_elsewhere = is_elsewhere[i];
 }
 
-void Optimizer::share(std::shared_ptr<StepSharing> sharing, const Loc& loc) {
+void Optimizer::share(StepSharing& sharing, const Loc& loc) {
     if (!rule_.update) fail<ValueError>(loc, "{}: its step needs all parameters at once, and cannot be divided", rule_.name);
-    for (auto& group : groups_) divide(*sharing, group);
-    sharing_ = std::move(sharing);
+    for (auto& group : groups_) divide(sharing, group);
+    sharing_ = &sharing;
 }
 
 void Optimizer::add_group(const std::vector<Tensor>& parameters, const void* options, const Loc& loc) {

@@ -36,11 +36,10 @@
 
 #include <array>
 #include <cstddef>
-#include <functional>
-#include <memory>
 #include <vector>
 
 #include "tapir/core/named_tensor.h"
+#include "tapir/core/std_function.h"
 
 namespace tapir::optim {
 
@@ -86,8 +85,8 @@ class Optimizer {
     void* options_of(std::size_t group, const Loc& loc);
     /// Throws ValueError.
     void check_options(std::size_t group, const Loc& loc) const;
-    /// Divides the steps among processes. Before the first step. Throws ValueError for an optimizer whose step needs a closure.
-    void share(std::shared_ptr<StepSharing> sharing, const Loc& loc);
+    /// Divides the steps among processes, while `sharing` lives. Before the first step. Throws ValueError for an optimizer whose step needs a closure.
+    void share(StepSharing& sharing, const Loc& loc);
     /// Calls fn for each parameter's state, in the order of parameters(): of a copy. Returns the copy's state_dict().
     NamedTensors state_with(const std::function<void(Slot&)>& fn) const;
 
@@ -104,9 +103,9 @@ class Optimizer {
     std::vector<std::vector<std::byte>> options_;  // one entry for each group
 
     friend class Schedule;
-    friend struct OptimizerLayout;          // for gdb's printer
-    std::vector<double> initial_lr_;        // by group, set when the first schedule sees the group
-    std::shared_ptr<StepSharing> sharing_;  // null: this process makes all steps
+    friend struct OptimizerLayout;    // for gdb's printer
+    std::vector<double> initial_lr_;  // by group, set when the first schedule sees the group
+    StepSharing* sharing_ = nullptr;  // null: this process makes all steps
 };
 
 /// An optimizer whose groups have options of one type.

@@ -14,9 +14,9 @@
 // it by the factor by which it would have changed the schedule's own rate.
 #pragma once
 
-#include <functional>
 #include <vector>
 
+#include "tapir/core/std_function.h"
 #include "tapir/optim/optimizer.h"
 
 namespace tapir::optim {

@@ -5,6 +5,7 @@
 // determine them: the number is a sum of quotients (s + a) // q, each of which increases at one remainder.
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <optional>
 
 #include "tapir/autograd/trace/fit_impl.h"

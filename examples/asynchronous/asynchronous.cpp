@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
+#include <stdexcept>
 #include <thread>
 
 #include "../common/show.h"

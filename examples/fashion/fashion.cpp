@@ -12,6 +12,7 @@
 
 #ifdef TAPIR_WITH_ONNX  // where libonnx-dev was there
 #include <tapir/onnx.h>
+#include <stdexcept>
 #endif
 
 #include "../common/log.h"

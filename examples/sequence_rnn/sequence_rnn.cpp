@@ -10,8 +10,10 @@
 #include <tapir/tapir.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <optional>
+#include <stdexcept>
 
 #include "../common/show.h"
 

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
 #include "../common/show.h"
 #include "../common/text.h"

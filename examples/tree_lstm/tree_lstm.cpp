@@ -9,6 +9,7 @@
 #include <numeric>
 #include <random>
 #include <span>
+#include <stdexcept>
 
 #include "listops.h"
 #include "progress.h"

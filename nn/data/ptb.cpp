@@ -1,6 +1,7 @@
 // Parses bracketed trees.
 #include "tapir/nn/data/ptb.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <memory>

@@ -90,15 +90,15 @@ void check_tensor(const char* op, const Tensor& x, const Loc& loc) {
 
 Tensor recorded(const OpInfo& op, const Tensor& x, Rule rule, const Loc& loc) {
     const auto forward = [](FunctionContext& context, const std::vector<Tensor>& in) {
-        const Rule& of = *static_cast<const Rule*>(context.state.get());
+        const auto& of = std::any_cast<const Rule&>(context.state);
         Tensor y = of.forward(in[0]);
         if (of.saves) context.save({in[0], y});
         return std::vector<Tensor>{y};
     };
     const auto backward = [](FunctionContext& context, const std::vector<Tensor>& g) {
-        return std::vector<Tensor>{static_cast<const Rule*>(context.state.get())->backward(g[0], context)};
+        return std::vector<Tensor>{std::any_cast<const Rule&>(context.state).backward(g[0], context)};
     };
-    return CustomFunction::apply(op, forward, backward, 1, {x}, loc, std::make_shared<const Rule>(std::move(rule)))[0];
+    return CustomFunction::apply(op, forward, backward, 1, {x}, loc, std::move(rule))[0];
 }
 
 Group Access::group(std::shared_ptr<Channel> channel, Engine& engine) {

@@ -215,7 +215,7 @@ const NamedTensors* Shards::collected(const Loc& loc) const {
 }
 
 std::shared_ptr<Shards> make_shards(const Group& group) { return std::make_shared<Shards>(group); }
-std::shared_ptr<optim::StepSharing> sharing_of(const std::shared_ptr<Shards>& shards) { return shards; }
+optim::StepSharing& sharing_of(Shards& shards) { return shards; }
 void collect_state(Shards& shards, const StateWith& state_with, int to, const Loc& loc) { shards.collect(state_with, to, loc); }
 void forget_state(Shards& shards) { shards.forget(); }
 const NamedTensors* collected_state(const Shards& shards, const Loc& loc) { return shards.collected(loc); }

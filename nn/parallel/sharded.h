@@ -46,7 +46,7 @@ class Sharded final : public Base {
 };
 
 std::shared_ptr<Shards> make_shards(const Group& group);
-std::shared_ptr<optim::StepSharing> sharing_of(const std::shared_ptr<Shards>& shards);
+optim::StepSharing& sharing_of(Shards& shards);
 /// state_with: Optimizer::state_with().
 using StateWith = std::function<NamedTensors(const std::function<void(optim::Slot&)>& fn)>;
 void collect_state(Shards& shards, const StateWith& state_with, int to, const Loc& loc);
@@ -58,7 +58,7 @@ template <class Base>
     requires std::is_base_of_v<optim::OptimizerOf<typename Base::Options>, Base>
 Sharded<Base>::Sharded(const std::vector<Tensor>& parameters, const Group& group, const typename Base::Options& options, Loc loc)
     : Base(parameters, options, loc), shards_(make_shards(group)) {
-    this->share(sharing_of(shards_), loc);
+    this->share(sharing_of(*shards_), loc);
 }
 
 template <class Base>

@@ -12,9 +12,6 @@
 
 #include <concepts>
 #include <cstdint>
-#include <functional>
-#include <iterator>
-#include <map>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -22,6 +19,8 @@
 #include <vector>
 
 #include "tapir/core/error.h"
+#include "tapir/core/flat_map.h"
+#include "tapir/core/std_function.h"
 
 namespace tapir {
 
@@ -33,16 +32,16 @@ struct BatchReport {
         std::int64_t alone = 0;    // calls that found no peer
         std::int64_t at_once = 0;  // calls that did not wait, which would have taken longer: see BatchOptions::all_wait
     };
-    std::map<std::string, Op> ops;
+    FlatMap<std::string, Op> ops;
     /// Calls of ops that cannot be computed together, "dropout model.cpp:31": they ran at once, one by one.
-    std::map<std::string, std::int64_t> unbatched;
+    FlatMap<std::string, std::int64_t> unbatched;
     std::int64_t instances = 0;
 
     /// What was computed one after the other: an op, and how many calls each item had in it (several from a batch() inside of its instance).
     /// Kept if keeps_schedule is set.
     struct Step {
         std::string op;
-        std::map<std::int64_t, int> calls;  // by the item's number
+        FlatMap<std::int64_t, int> calls;  // by the item's number
     };
     bool keeps_schedule = false;
     std::vector<Step> schedule;
@@ -69,6 +68,27 @@ struct BatchOptions {
 };
 
 namespace detail {
+/// Returns the item at place i of a range that begins there.
+template <class Iterator>
+decltype(auto) item_at(const Iterator& first, std::int64_t i) {
+    if constexpr (requires { first[i]; }) {
+        return first[i];
+    } else {
+        Iterator it = first;
+        while (--i >= 0) ++it;
+        return *it;
+    }
+}
+template <class Items>
+std::int64_t count_of(Items& items) {
+    if constexpr (requires { std::size(items); }) {
+        return static_cast<std::int64_t>(std::size(items));
+    } else {
+        std::int64_t count = 0;
+        for (auto it = std::begin(items); it != std::end(items); ++it) ++count;
+        return count;
+    }
+}
 /// Calls body(i) for i in [0, count).
 void run_batch(std::int64_t count, const std::function<void(std::int64_t)>& body, const BatchOptions& options, const Loc& loc);
 }  // namespace detail
@@ -81,9 +101,9 @@ template <class Items, class Fn>
 auto batch(Items&& items, const Fn& fn, const BatchOptions& options = {}, const Loc& loc = Loc::current()) {
     using Result = std::invoke_result_t<const Fn&, decltype(*std::begin(items))>;
     const auto first = std::begin(items);
-    const auto count = static_cast<std::int64_t>(std::distance(first, std::end(items)));
+    const std::int64_t count = detail::count_of(items);
     if constexpr (std::is_void_v<Result>) {
-        const auto body = [&](std::int64_t i) { fn(*std::next(first, i)); };
+        const auto body = [&](std::int64_t i) { fn(detail::item_at(first, i)); };
         detail::run_batch(count, std::ref(body), options, loc);
     } else {
         std::vector<std::optional<std::decay_t<Result>>> made;
@@ -93,7 +113,7 @@ auto batch(Items&& items, const Fn& fn, const BatchOptions& options = {}, const 
             made.resize(static_cast<std::size_t>(count));
             results.reserve(made.size());
         }
-        const auto body = [&](std::int64_t i) { made[static_cast<std::size_t>(i)].emplace(fn(*std::next(first, i))); };
+        const auto body = [&](std::int64_t i) { made[static_cast<std::size_t>(i)].emplace(fn(detail::item_at(first, i))); };
         detail::run_batch(count, std::ref(body), options, loc);
         for (auto& result : made) results.push_back(std::move(*result));
         return results;

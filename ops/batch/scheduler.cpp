@@ -1099,7 +1099,7 @@ std::string BatchReport::schedule_str() const {
     std::int64_t items = 0;
     std::size_t width = 4;
     for (const Step& step : schedule) {
-        items = std::max(items, step.calls.empty() ? 0 : step.calls.rbegin()->first + 1);
+        items = std::max(items, step.calls.empty() ? 0 : (step.calls.end() - 1)->first + 1);
         width = std::max(width, step.op.size());
     }
     std::string text = fmt::format("{:>4}  {:{}}  ", "step", "op", width);

@@ -1,8 +1,6 @@
 // Losses and dropout. Predictions come first, targets second; names, argument order and defaults are PyTorch's.
 #pragma once
 
-#include <functional>
-
 #include "tapir/core/generator.h"
 #include "tapir/core/tensor.h"
 

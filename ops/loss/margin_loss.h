@@ -1,8 +1,7 @@
 // Losses of margins, ranks and distances, and the distances. Targets come last.
 #pragma once
 
-#include <functional>
-
+#include "tapir/core/std_function.h"
 #include "tapir/core/tensor.h"
 #include "tapir/ops/loss/loss.h"
 

@@ -4,13 +4,13 @@
 // Negative sizes throw ValueError. Random tensors are in tapir/ops/random/random.h.
 #pragma once
 
-#include <functional>
 #include <initializer_list>
 #include <optional>
 #include <type_traits>
 #include <vector>
 
 #include "tapir/core/generator.h"
+#include "tapir/core/std_function.h"
 #include "tapir/core/tensor.h"
 
 namespace tapir {

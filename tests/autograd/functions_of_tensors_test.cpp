@@ -32,6 +32,34 @@ struct OneGradient : Function<OneGradient> {
 
 }  // namespace
 
+TEST_CASE("a function's backward gets what forward left in its context, as often as it runs") {
+    struct Powers {
+        std::vector<double> of;
+    };
+    // y = x^2 + x^3
+    struct SumOfPowers : Function<SumOfPowers> {
+        static Tensor forward(FunctionContext& context, const Tensor& x) {
+            context.save({x});
+            context.state = Powers{{2, 3}};
+            context.numbers = {1};
+            return pow(x, 2) + pow(x, 3);
+        }
+        static std::vector<Tensor> backward(FunctionContext& context, const Tensor& grad) {
+            Tensor slope = zeros_like(grad);
+            for (const double n : std::any_cast<const Powers&>(context.state).of) slope = slope + pow(context.saved(0), n - context.numbers[0]) * n;
+            context.state.reset();  // its own
+            return {grad * slope};
+        }
+    };
+    Tensor x = tensor({2.0}).requires_grad_();
+    Tape tape({.persistent = true});
+    const Tensor y = SumOfPowers::apply(x);
+    for (int pass = 1; pass <= 2; ++pass) {
+        tape.backward(y);
+        CHECK(x.grad().item<float>() == Approx(pass * (2 * 2 + 3 * 4)));
+    }
+}
+
 TEST_CASE("gradients of functions of several tensors are checked") {
     const Tensor x = rand({2, 3}, float64), w = rand({3, 2}, float64);
     const auto product = [](const Tensor& a, const Tensor& b) { return tanh(matmul(a, b)); };

@@ -1,6 +1,7 @@
 // Profiles of ops on the CUDA device: streams, copies, ranges for Nsight.
 #include <algorithm>
 #include <map>
+#include <stdexcept>
 #include <string>
 
 #include "../autograd/trace_check.h"

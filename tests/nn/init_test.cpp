@@ -1,4 +1,6 @@
 // Initialisers: moments, bounds, orthogonality.
+#include <algorithm>
+
 #include "../fails.h"
 #include "check.h"
 

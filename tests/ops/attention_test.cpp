@@ -1,4 +1,5 @@
 // scaled_dot_product_attention beside what the op table tests: pieces, memory, masks, dropout, refusals.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>

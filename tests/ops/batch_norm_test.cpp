@@ -1,5 +1,6 @@
 // Batch normalisation: running statistics, the ends of its numbers, layouts and threads, and what is refused. Values and
 // gradients: the op table's test, against PyTorch.
+#include <algorithm>
 #include <cmath>
 
 #include "../fails.h"

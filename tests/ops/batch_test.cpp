@@ -8,8 +8,12 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <forward_list>
+#include <list>
 #include <memory>
 #include <optional>
+#include <ranges>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -208,6 +212,12 @@ TEST_CASE("an instance reads its values and branches on them") {
 TEST_CASE("results come in the order of the items, whatever they are") {
     const std::vector<int> items = {4, 2, 3};
     CHECK(batch_waiting(items, [](int n) { return n * n; }) == std::vector<int>{16, 4, 9});
+    CHECK(batch_waiting(std::list<int>{4, 2, 3}, [](int n) { return n * n; }) == std::vector<int>{16, 4, 9});
+    CHECK(batch_waiting(std::forward_list<int>{4, 2, 3}, [](int n) { return n * n; }) == std::vector<int>{16, 4, 9});
+    CHECK(batch_waiting(std::views::iota(2, 5), [](int n) { return n * n; }) == std::vector<int>{4, 9, 16});
+    int numbers[] = {4, 2};
+    batch_waiting(numbers, [](int& n) { ++n; });
+    CHECK((numbers[0] == 5 && numbers[1] == 3));
     std::vector<int> seen;
     batch_waiting(items, [&](int n) {
         for (int i = 0; i < n; ++i) static_cast<void>(full({2}, i) + 1);

@@ -1,7 +1,9 @@
 // DLPack: arrays made by hand come in, tensors go out, and the deleter runs once.
-#include "tapir/ops/make/dlpack.h"
+#include <memory>
+
 #include "../fails.h"
 #include "../nn/check.h"
+#include "tapir/ops/make/dlpack.h"
 
 // dlpack.h's own structs, as that header (1.0) declares them: what programs that include it pass.
 typedef struct {

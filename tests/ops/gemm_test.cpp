@@ -1,6 +1,7 @@
 // The matrix product against a naive one in higher precision: every layout, odd sizes, alpha, beta and bias, empty
 // sizes, batches and thread counts. The allowed error is the worst case of ANY order of summation: (k + 4) roundings
 // of the sum of the magnitudes.
+#include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -1,5 +1,7 @@
 // Resampling, windows and shuffles: layouts, threads, dtypes and what is refused; and the layers. Values and gradients: the op
 // table's test, against PyTorch.
+#include <algorithm>
+
 #include "../fails.h"
 #include "tapir/tapir.h"
 

@@ -1,5 +1,6 @@
 // Losses and dropout: PyTorch's numbers (libtorch 1.13), a plain double-precision reference over every path of the fused
 // kernel, first and second derivatives by finite differences, and what is refused.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <functional>

@@ -1,4 +1,5 @@
 // Clipping gradients by their norm and by their values.
+#include <algorithm>
 #include <cmath>
 
 #include "../nn/check.h"

@@ -1,6 +1,7 @@
 // The attributes of a node: the op's own struct, and the parts of it that depend on named dimensions.
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <memory>
 
 #include "tapir/autograd/trace/graph/graph.h"

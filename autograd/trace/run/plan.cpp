@@ -1,5 +1,6 @@
 // Makes a plan of a graph, and its frames.
 #include <algorithm>
+#include <iterator>
 #include <unordered_map>
 #include <unordered_set>
 

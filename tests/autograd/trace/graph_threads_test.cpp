@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <functional>
 #include <optional>
+#include <stdexcept>
 #include <thread>
 
 #include "tapir/autograd/trace/graphs.h"

@@ -1,6 +1,7 @@
 // Tracing programs that write into views: the graph gives what the program gives.
 #include <catch2/catch.hpp>
 #include <random>
+#include <stdexcept>
 #include <thread>
 
 #include "../../fails.h"

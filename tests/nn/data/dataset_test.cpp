@@ -1,4 +1,6 @@
 // ConcatDataset. The other datasets are tested with the loaders that read them.
+#include <algorithm>
+
 #include "../../fails.h"
 #include "../../nn/check.h"
 #include "tapir/nn/data/data.h"

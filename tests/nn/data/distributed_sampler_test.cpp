@@ -1,4 +1,5 @@
 // The parts of batches that ranks take, and runs that go on with another number of ranks.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #endif
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <numeric>

@@ -1,5 +1,6 @@
 // Damaged files through every reader: bytes changed, cut out, put in and repeated, numbers made huge. A reader gives what it can read or
 // throws a FileError, which begins with the caller's line. (Fuzzers that search on from here: tests/fuzz.)
+#include <algorithm>
 #include <functional>
 
 #include "../../sanitizers.h"
