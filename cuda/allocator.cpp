@@ -7,6 +7,8 @@
 // and the block waits until the event has happened. Blocks are cut from segments: of 2 MiB for blocks up to 1 MiB, of
 // 20 MiB up to 10 MiB, and whole segments above. Neighbours that are free are joined; but small blocks first go into bins of
 // one size each, which costs a few nanoseconds, and are joined only when memory runs short.
+// Memory is given back where there may be none of the host: by destructors, also while an OutOfMemory is on its way. So a block has what it takes
+// to be kept, and to wait, before it is handed out: giving it back links it, and allocates nothing.
 // TAPIR_ALLOCATOR=system (and address-sanitizer builds) take every block from CUDA and give it back.
 #include "tapir/cuda/allocator.h"
 
@@ -14,11 +16,12 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "tapir/core/device_impl.h"
@@ -48,24 +51,48 @@ bool caching() {
 #endif
 }
 
+struct Block;
+
+struct BySize {
+    static std::tuple<Stream*, std::size_t, std::byte*> key(const Block* b) noexcept;
+    bool operator()(const Block* a, const Block* b) const;
+};
+using Blocks = std::set<Block*, BySize>;
+
+// That a stream other than its own has used a block.
+struct Use {
+    Stream* stream = nullptr;
+    Block* block = nullptr;
+    cudaEvent_t event = nullptr;  // kept while the Use is; recorded when the block is given back
+    Use* next = nullptr;          // of the block, of those that wait for the stream, or spare
+};
+
 struct Block {
     std::byte* data;
     std::size_t bytes;
     Stream* stream;
     Block *before = nullptr, *after = nullptr;  // neighbours in the segment
     bool is_small = false;
-    std::vector<Stream*> other_streams{};  // the streams that used it
-    int awaited = 0;                       // how many of these a freed block waits for
+    Blocks::node_type node{};  // of the set of free blocks, while it is not in it
+    Block* next_in_bin = nullptr;
+    Use* uses = nullptr;  // by other streams
+    int awaited = 0;      // how many of these a freed block waits for
     // Origin of blocks in use, for the report of who holds the memory.
     const char* op = nullptr;
     Loc loc{};
     Block *used_before = nullptr, *used_after = nullptr;
 };
 
-struct BySize {
-    static auto key(const Block* b) { return std::tuple(b->stream, b->bytes, b->data); }
-    bool operator()(const Block* a, const Block* b) const { return key(a) < key(b); }
-};
+std::tuple<Stream*, std::size_t, std::byte*> BySize::key(const Block* b) noexcept { return {b->stream, b->bytes, b->data}; }
+bool BySize::operator()(const Block* a, const Block* b) const { return key(a) < key(b); }
+
+// Returns a block with its node.
+std::unique_ptr<Block> new_block(std::byte* data, std::size_t bytes, Stream* stream) {
+    auto block = std::make_unique<Block>(data, bytes, stream);
+    Blocks one;
+    block->node = one.extract(one.insert(block.get()).first);
+    return block;
+}
 
 std::size_t rounded(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -104,45 +131,47 @@ class DeviceMemory {
 
  private:
     Block* find(std::size_t bytes, Stream* stream);
-    Block* find_in(std::set<Block*, BySize>& blocks, std::size_t bytes, Stream* stream);
+    Block* find_in(Blocks& blocks, std::size_t bytes, Stream* stream);
+    Block* take(Blocks& blocks, Blocks::iterator place) noexcept;
     Block* cut(Block* block, std::size_t bytes);
     Block* new_segment(std::size_t bytes, Stream* stream);
-    cudaEvent_t mark(Stream* stream) noexcept;
-    void keep(Block* block);
-    void insert(Block* block);
-    void join_with(Block* block, Block* neighbour);
-    void reclaim(bool wait);
-    void empty_bins();
-    void give_segments_back();
+    bool mark(Use* use) noexcept;
+    void keep(Block* block) noexcept;
+    void insert(Block* block) noexcept;
+    void join_with(Block* block, Block* neighbour) noexcept;
+    void reclaim(bool wait) noexcept;
+    void empty_bins() noexcept;
+    void give_segments_back() noexcept;
     std::string holders() const;
 
-    std::set<Block*, BySize>& free_blocks(const Block* b) { return b->is_small ? small_ : large_; }
+    Blocks& free_blocks(const Block* b) noexcept { return b->is_small ? small_ : large_; }
 
     int device_;
     std::mutex mutex_;
-    std::set<Block*, BySize> small_, large_;
-    std::map<Stream*, std::array<std::vector<Block*>, kBins + 1>> bins_;
-    Stream* binned_stream_ = nullptr;  // the last one looked up, and its bins
-    std::array<std::vector<Block*>, kBins + 1>* binned_ = nullptr;
-    struct Waiting {
-        Block* block;
-        cudaEvent_t event;
+    Blocks small_, large_;
+    // Of a stream: there from the first block that is allocated on it, or used on it, on.
+    struct OfStream {
+        std::array<Block*, kBins + 1> bins{};   // lists, the last one first
+        Use *first = nullptr, *last = nullptr;  // a queue: the events on the stream happen in order
     };
-    std::map<Stream*, std::deque<Waiting>> waiting_;  // by the stream of the event; these happen in order
-    std::size_t waits_ = 0;                           // number of them on all streams
-    std::vector<cudaEvent_t> spare_events_;
+    std::map<Stream*, OfStream> streams_;
+    Stream* last_stream_ = nullptr;  // the last one looked up, and what belongs to it
+    OfStream* of_last_ = nullptr;
+    std::size_t waits_ = 0;  // number of uses that are waited for, on all streams
+    Use* spare_ = nullptr;
     Block* used_ = nullptr;  // a list
     std::size_t limit_ = SIZE_MAX;
     std::size_t reserved_ = 0, live_ = 0, peak_ = 0;
     std::int64_t allocations_ = 0, segments_ = 0;
 
-    std::array<std::vector<Block*>, kBins + 1>& bins_of(Stream* stream) {
-        if (binned_stream_ != stream) {
-            binned_stream_ = stream;
-            binned_ = &bins_[stream];
+    OfStream& of(Stream* stream) {
+        if (last_stream_ != stream) {
+            of_last_ = &streams_[stream];
+            last_stream_ = stream;
         }
-        return *binned_;
+        return *of_last_;
     }
+    void spare(Use* use) noexcept { use->next = std::exchange(spare_, use); }
 };
 
 // Returns the user's line: within an op's parts, the line of the op that was called.
@@ -155,6 +184,7 @@ Block* DeviceMemory::allocate(std::size_t wanted, const Loc& loc) {
     Stream* stream = &current();
     const std::size_t bytes = rounded(wanted, caching() ? kUnit : 16);
     const std::lock_guard lock(mutex_);
+    of(stream);  // where the block will be kept
     if (waits_ > 0) reclaim(/*wait=*/false);
     Block* block = find(bytes, stream);
     if (!block) block = new_segment(bytes, stream);
@@ -190,36 +220,46 @@ Block* DeviceMemory::allocate(std::size_t wanted, const Loc& loc) {
 Block* DeviceMemory::find(std::size_t bytes, Stream* stream) {
     if (!caching()) return nullptr;
     if (bytes <= kBinned) {
-        std::vector<Block*>& bin = bins_of(stream)[bytes / kUnit];
-        if (!bin.empty()) {
-            Block* block = bin.back();
-            bin.pop_back();
+        Block*& bin = of(stream).bins[bytes / kUnit];
+        if (Block* const block = bin) {
+            bin = block->next_in_bin;
             return block;
         }
     }
     return find_in(bytes <= kSmall ? small_ : large_, bytes, stream);
 }
 
-Block* DeviceMemory::find_in(std::set<Block*, BySize>& blocks, std::size_t bytes, Stream* stream) {
+Block* DeviceMemory::find_in(Blocks& blocks, std::size_t bytes, Stream* stream) {
     Block wish{nullptr, bytes, stream};
     const auto found = blocks.lower_bound(&wish);
     if (found == blocks.end() || (*found)->stream != stream) return nullptr;
-    Block* block = *found;
-    blocks.erase(found);
-    return cut(block, bytes);
+    return cut(take(blocks, found), bytes);
 }
 
-// Gives the rest of a larger block back.
+Block* DeviceMemory::take(Blocks& blocks, Blocks::iterator place) noexcept {
+    Block* const block = *place;
+    block->node = blocks.extract(place);
+    return block;
+}
+
+// Gives the rest of a larger block back; all of it where there is no memory for that.
 Block* DeviceMemory::cut(Block* block, std::size_t bytes) {
     const std::size_t rest = block->bytes - bytes;
     if (rest < (block->is_small ? kUnit : kSmall + 1)) return block;
-    auto* other = new Block{block->data + bytes, rest, block->stream, block, block->after};
-    other->is_small = block->is_small;
-    if (block->after) block->after->before = other;
-    block->after = other;
-    block->bytes = bytes;
-    insert(other);
-    return block;
+    try {
+        Block* const other = new_block(block->data + bytes, rest, block->stream).release();
+        other->before = block;
+        other->after = block->after;
+        other->is_small = block->is_small;
+        if (block->after) block->after->before = other;
+        block->after = other;
+        block->bytes = bytes;
+        insert(other);
+        return block;
+    } catch (...) {
+        insert(block);
+        throw;
+    }
 }
 
 Block* DeviceMemory::new_segment(std::size_t bytes, Stream* stream) {
@@ -230,6 +270,7 @@ Block* DeviceMemory::new_segment(std::size_t bytes, Stream* stream) {
     }
     std::size_t take = size > limit_ || reserved_ > limit_ - size ? bytes : size;
     void* data = nullptr;
+    std::unique_ptr<Block> block = new_block(nullptr, 0, stream);
     cudaError_t error = cudaMalloc(&data, take);
     if (error == cudaErrorMemoryAllocation && take > bytes) {
         static_cast<void>(cudaGetLastError());
@@ -243,20 +284,29 @@ Block* DeviceMemory::new_segment(std::size_t bytes, Stream* stream) {
     TAPIR_CUDA_CHECK(error);
     reserved_ += take;
     ++segments_;
-    auto* block = new Block{static_cast<std::byte*>(data), take, stream};
+    block->data = static_cast<std::byte*>(data);
+    block->bytes = take;
     block->is_small = bytes <= kSmall;
-    return cut(block, bytes);
+    return cut(block.release(), bytes);
 }
 
 void DeviceMemory::used_on(Block* block, Stream* stream) {
     const std::lock_guard lock(mutex_);
-    auto& others = block->other_streams;
-    if (std::find(others.begin(), others.end(), stream) == others.end()) others.push_back(stream);
+    for (const Use* use = block->uses; use; use = use->next) {
+        if (use->stream == stream) return;
+    }
+    of(stream);  // where the use will wait
+    if (!spare_) spare_ = new Use;
+    Use* const use = std::exchange(spare_, spare_->next);
+    use->stream = stream;
+    use->block = block;
+    use->next = std::exchange(block->uses, use);
 }
 
 std::vector<Stream*> DeviceMemory::streams_of(const Block* block) {
     const std::lock_guard lock(mutex_);
-    std::vector<Stream*> streams = block->other_streams;
+    std::vector<Stream*> streams;
+    for (const Use* use = block->uses; use; use = use->next) streams.push_back(use->stream);
     streams.push_back(block->stream);
     return streams;
 }
@@ -266,73 +316,74 @@ void DeviceMemory::free(Block* block) noexcept {
     (block->used_before ? block->used_before->used_after : used_) = block->used_after;
     if (block->used_after) block->used_after->used_before = block->used_before;
     live_ -= block->bytes;
-    if (block->other_streams.empty()) return keep(block);
+    if (!block->uses) return keep(block);
     int before = 0;
     cudaGetDevice(&before);
     cudaSetDevice(device_);
-    for (Stream* stream : block->other_streams) {
-        const cudaEvent_t event = mark(stream);
-        if (!event) continue;
-        waiting_[stream].push_back({block, event});
-        ++waits_;
-        ++block->awaited;
+    for (Use* use = std::exchange(block->uses, nullptr); use;) {
+        Use* const next = std::exchange(use->next, nullptr);
+        if (mark(use)) {
+            OfStream& queue = of(use->stream);
+            (queue.last ? queue.last->next : queue.first) = use;
+            queue.last = use;
+            ++waits_;
+            ++block->awaited;
+        } else {
+            spare(use);
+        }
+        use = next;
     }
     cudaSetDevice(before);
-    block->other_streams.clear();
     if (block->awaited == 0) keep(block);
 }
 
-// Returns an event for what is on the stream now. Null for a stream of another device, whose copies this device's streams wait for,
+// Records an event for what is on the stream now. False for a stream of another device, whose copies this device's streams wait for,
 // and after a fatal error, when nothing runs any more.
-cudaEvent_t DeviceMemory::mark(Stream* stream) noexcept {
-    cudaEvent_t event = nullptr;
-    if (stream->device != device_) return nullptr;
-    if (!spare_events_.empty()) {
-        event = spare_events_.back();
-        spare_events_.pop_back();
-    } else if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) {
-        return nullptr;
+bool DeviceMemory::mark(Use* use) noexcept {
+    if (use->stream->device != device_) return false;
+    if (!use->event && cudaEventCreateWithFlags(&use->event, cudaEventDisableTiming) != cudaSuccess) {
+        use->event = nullptr;
+        return false;
     }
-    if (cudaEventRecord(event, stream->handle) == cudaSuccess) return event;
-    spare_events_.push_back(event);
-    return nullptr;
+    return cudaEventRecord(use->event, use->stream->handle) == cudaSuccess;
 }
 
 // Takes in the blocks that other streams have finished using.
-void DeviceMemory::reclaim(bool wait) {
-    for (auto& [stream, waiting] : waiting_) {
-        if (wait && !waiting.empty()) cudaEventSynchronize(waiting.back().event);
-        while (!waiting.empty() && cudaEventQuery(waiting.front().event) != cudaErrorNotReady) {
-            const auto [block, event] = waiting.front();
-            waiting.pop_front();
+void DeviceMemory::reclaim(bool wait) noexcept {
+    for (auto& [stream, queue] : streams_) {
+        if (wait && queue.last) cudaEventSynchronize(queue.last->event);
+        while (queue.first && cudaEventQuery(queue.first->event) != cudaErrorNotReady) {
+            Use* const use = queue.first;
+            queue.first = use->next;
+            if (!queue.first) queue.last = nullptr;
             --waits_;
-            spare_events_.push_back(event);
-            if (--block->awaited == 0) keep(block);
+            if (--use->block->awaited == 0) keep(use->block);
+            spare(use);
         }
     }
 }
 
 // Takes in a block that nothing uses any more.
-void DeviceMemory::keep(Block* block) {
+void DeviceMemory::keep(Block* block) noexcept {
     if (!caching()) {
         cudaFree(block->data);
         reserved_ -= block->bytes;
         delete block;
     } else if (block->bytes <= kBinned) {
-        bins_of(block->stream)[block->bytes / kUnit].push_back(block);
+        block->next_in_bin = std::exchange(of(block->stream).bins[block->bytes / kUnit], block);
     } else {
         insert(block);
     }
 }
 
 // Makes a block findable and joins it with its free neighbours.
-void DeviceMemory::insert(Block* block) {
+void DeviceMemory::insert(Block* block) noexcept {
     join_with(block, block->before);
     join_with(block, block->after);
-    free_blocks(block).insert(block);
+    free_blocks(block).insert(std::move(block->node));
 }
 
-void DeviceMemory::join_with(Block* block, Block* neighbour) {
+void DeviceMemory::join_with(Block* block, Block* neighbour) noexcept {
     if (!neighbour || free_blocks(block).erase(neighbour) == 0) return;  // in use, or in a bin
     if (neighbour == block->before) {
         block->data = neighbour->data;
@@ -346,16 +397,18 @@ void DeviceMemory::join_with(Block* block, Block* neighbour) {
     delete neighbour;
 }
 
-void DeviceMemory::empty_bins() {
-    for (auto& [stream, bins] : bins_) {
-        for (std::vector<Block*>& bin : bins) {
-            for (Block* block : bin) insert(block);
-            bin.clear();
+void DeviceMemory::empty_bins() noexcept {
+    for (auto& [stream, of_stream] : streams_) {
+        for (Block*& bin : of_stream.bins) {
+            while (Block* const block = bin) {
+                bin = block->next_in_bin;
+                insert(block);
+            }
         }
     }
 }
 
-void DeviceMemory::give_segments_back() {
+void DeviceMemory::give_segments_back() noexcept {
     for (auto* blocks : {&small_, &large_}) {
         for (auto i = blocks->begin(); i != blocks->end();) {
             Block* block = *i;

@@ -345,8 +345,9 @@ FaultSlot* take_kept_slot(DeviceState& state, bool is_index, const char* text, i
     const std::lock_guard lock(state.faults_mutex);
     if (!state.slots || (state.spare_kept.empty() && state.kept.size() == kFaultSlots)) device_api::refuse_capture();
     if (state.spare_kept.empty()) {
-        state.spare_kept.push_back(static_cast<int>(state.kept.size()));
+        state.spare_kept.reserve(kFaultSlots);  // giving slots back allocates nothing
         state.kept.emplace_back();
+        state.spare_kept.push_back(static_cast<int>(state.kept.size()) - 1);
     }
     const int kept = state.spare_kept.back();
     captured_faults().push_back(kept);

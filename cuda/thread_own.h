@@ -1,6 +1,7 @@
 // CUDA objects that belong to one thread; when it ends, another thread gets them.
 #pragma once
 
+#include <cstddef>
 #include <mutex>
 #include <vector>
 
@@ -13,6 +14,7 @@ T& thread_own() {
     struct Spare {
         std::mutex mutex;
         std::vector<T*> objects;
+        std::size_t made = 0;
     };
     static Spare& spare = *new Spare;
     struct Lent {
@@ -20,7 +22,9 @@ T& thread_own() {
         Lent() {
             const std::lock_guard lock(spare.mutex);
             if (spare.objects.empty()) {
+                spare.objects.reserve(spare.made + 1);
                 object = new T();
+                ++spare.made;
             } else {
                 object = spare.objects.back();
                 spare.objects.pop_back();
@@ -28,7 +32,7 @@ T& thread_own() {
         }
         ~Lent() {
             const std::lock_guard lock(spare.mutex);
-            spare.objects.push_back(object);
+            spare.objects.push_back(object);  // there is room for all that were made
         }
     };
     thread_local Lent lent;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "../core/failing_malloc.h"
 #include "../fails.h"
 #include "check.h"
 #include "tapir/nn/nn.h"
@@ -168,6 +169,30 @@ TEST_CASE("what is left of a large segment serves small tensors when memory is s
     FAILS(OutOfMemory, "empty: 5.0 MiB cannot be had on cuda:0: 16.0 MiB are in use, 4.0 MiB are free in pieces", empty({5 * kMiB}, {uint8, cuda}));
     set_memory_limit(0, cuda);
 }
+
+#ifndef __SANITIZE_ADDRESS__
+TEST_CASE("device memory is given back where the host has none", "[cuda]") {
+    NEEDS_CUDA;
+    if (!caches()) return;
+    const Fresh fresh;
+    const MemoryStats before = memory_stats(cuda);
+    for (int pass = 0; pass < 2; ++pass) {
+        std::vector<Tensor> all;
+        for (int i = 0; i < 20; ++i) {
+            for (const std::int64_t count : {std::int64_t{512}, 20 * std::int64_t{512}, kMiB / 2, 3 * kMiB}) all.push_back(bytes(count));
+        }
+        test::fail_malloc(1, /*all_after=*/true);
+        for (Tensor& x : all) x = Tensor();
+        const bool has_asked = test::has_malloc_failed();
+        test::fail_malloc(0);
+        CHECK(!has_asked);
+        CHECK(memory_stats(cuda).live_bytes == before.live_bytes);
+        CHECK(memory_stats(cuda).allocations - before.allocations == (pass + 1) * 80);
+    }
+    empty_cache(cuda);
+    CHECK(memory_stats(cuda).cached_bytes == before.cached_bytes);
+}
+#endif
 
 TEST_CASE("out of memory says who holds it, and the program goes on", "[cuda]") {
     NEEDS_CUDA;
