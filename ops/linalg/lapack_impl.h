@@ -22,6 +22,16 @@ using Int = int;
     void x##syevd_(const char* jobz, const char* uplo, const Int* n, T* a, const Int* lda, T* w, T* work, const Int* lwork, Int* iwork,              \
                    const Int* liwork, Int* info, std::size_t, std::size_t);                                                                          \
     void x##sterf_(const Int* n, T* diagonal, T* beside, Int* info);                                                                                 \
+    void x##stedc_(const char* compz, const Int* n, T* diagonal, T* beside, T* z, const Int* ldz, T* work, const Int* lwork, Int* iwork,             \
+                   const Int* liwork, Int* info, std::size_t);                                                                                       \
+    void x##ormtr_(const char* side, const char* uplo, const char* trans, const Int* m, const Int* n, const T* a, const Int* lda, const T* tau,      \
+                   T* c, const Int* ldc, T* work, const Int* lwork, Int* info, std::size_t, std::size_t, std::size_t);                               \
+    void x##bdsqr_(const char* uplo, const Int* n, const Int* ncvt, const Int* nru, const Int* ncc, T* diagonal, T* above, T* vt, const Int* ldvt,   \
+                   T* u, const Int* ldu, T* c, const Int* ldc, T* work, Int* info, std::size_t);                                                     \
+    void x##bdsdc_(const char* uplo, const char* compq, const Int* n, T* diagonal, T* above, T* u, const Int* ldu, T* vt, const Int* ldvt, T* q,     \
+                   Int* iq, T* work, Int* iwork, Int* info, std::size_t, std::size_t);                                                               \
+    void x##ormbr_(const char* vect, const char* side, const char* trans, const Int* m, const Int* n, const Int* k, const T* a, const Int* lda,      \
+                   const T* tau, T* c, const Int* ldc, T* work, const Int* lwork, Int* info, std::size_t, std::size_t, std::size_t);                 \
     void x##gesdd_(const char* jobz, const Int* m, const Int* n, T* a, const Int* lda, T* s, T* u, const Int* ldu, T* vt, const Int* ldvt, T* work,  \
                    const Int* lwork, Int* iwork, Int* info, std::size_t);
 extern "C" {

@@ -26,7 +26,7 @@
 #include "tapir/ops/linalg/blocked_impl.h"
 #include "tapir/ops/linalg/lapack_impl.h"
 #include "tapir/ops/linalg/openblas_impl.h"
-#include "tapir/ops/linalg/tridiagonal_kernels.h"
+#include "tapir/ops/linalg/reduced_impl.h"
 #endif
 
 namespace tapir::matrices {
@@ -273,38 +273,13 @@ void factor_orthogonal(const Tensor& a, const Tensor& q, const Tensor& r) {
     });
 }
 
-// Sets `values` to the eigenvalues of a symmetric matrix of finite numbers, of which it reads the lower triangle. False, without effect, for
-// one that a cache does not hold (LAPACK's routine has more threads), and for one whose squares may leave the type's range (it scales).
-template <class T>
-bool find_eigenvalues(int64_t n, const T* a, T* values, Int& info) {
-    constexpr int64_t most_bytes = 4 << 20;
-    if (n * n * int64_t{sizeof(T)} > most_bytes) return false;
-    T largest = 0;
-    for (int64_t j = 0; j < n; ++j) {
-        for (int64_t i = j; i < n; ++i) largest = std::max(largest, std::abs(a[j * n + i]));
-    }
-    const T least = std::sqrt(std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon());
-    if (largest < least || largest > 1 / least) return false;
-    constexpr int64_t whole = kernels::kRowsAtOnce;
-    const int64_t step = (n + whole - 1) / whole * whole;
-    std::vector<T> memory(static_cast<std::size_t>((n + 3) * step + whole)), beside(static_cast<std::size_t>(n));
-    void* start = memory.data();
-    std::size_t room = memory.size() * sizeof(T);
-    T* const copy = static_cast<T*>(std::align(64, static_cast<std::size_t>((n + 3) * step) * sizeof(T), start, room));
-    for (int64_t j = 0; j < n; ++j) std::copy(a + j * n + j, a + j * n + n, copy + j * step + j);
-    kernels::reduce_to_tridiagonal(kernels::Tridiagonal<T>{n, step, copy, copy + n * step, values, beside.data()});
-    const Int count = as_int(n);
-    lapack::call<T>(lapack::ssterf_, lapack::dsterf_)(&count, values, beside.data(), &info);
-    return true;
-}
-
 Stopped eigen(const Tensor& a, const Tensor& values, bool vectors) {
     const Matrices size(a);
     FirstStopped stopped;
     with_type(a.dtype(), [&]<class T>() {
         for_matrices(size.count, size.rows, [&](int64_t k) {
             Int info = 0;
-            if (!vectors && find_eigenvalues<T>(size.rows, matrix<T>(a, k), row<T>(values, k), info)) {
+            if (lapack::find_eigen(as_int(size.rows), matrix<T>(a, k), row<T>(values, k), vectors, info)) {
                 if (info != 0) stopped.at(k);
                 return;
             }
@@ -341,8 +316,13 @@ SingularValues singular_values(const Tensor& a, char job) {
     FirstStopped stopped;
     with_type(a.dtype(), [&]<class T>() {
         for_matrices(size.count, std::max(n, m), [&](int64_t k) {
-            const Int rows = as_int(n), columns = as_int(m), lda = leading(n), ldvt = leading(vt.defined() ? vt.size(-1) : 1);
             Int info = 0, lwork = -1;
+            if (lapack::find_singular(as_int(n), as_int(m), matrix<T>(a, k), row<T>(s, k), u.defined() ? matrix<T>(u, k) : nullptr,
+                                      vt.defined() ? matrix<T>(vt, k) : nullptr, job == 'A', info)) {
+                if (info != 0) stopped.at(k);
+                return;
+            }
+            const Int rows = as_int(n), columns = as_int(m), lda = leading(n), ldvt = leading(vt.defined() ? vt.size(-1) : 1);
             T wish = 0, none = 0;
             std::vector<Int> iwork(static_cast<std::size_t>(8 * std::max<int64_t>(std::min(m, n), 1)));
             const auto run = [&](T* work) {

@@ -125,7 +125,11 @@ TEST_CASE("systems that are computed in blocks") {
     }
 }
 
-TEST_CASE("eigenvalues alone, of matrices that are made from them") {
+static bool are_orthogonal(const Tensor& columns, double precision) {
+    return amax(abs(matmul(columns.t(), columns) - eye(columns.size(1), columns.dtype()))).item() <= precision;
+}
+
+TEST_CASE("eigenvalues and vectors of matrices that are made from them") {
     NEEDS_LAPACK;
     for (const DType dtype : {float32, float64}) {
         const double precision = dtype == float32 ? 1e-5 : 1e-13;
@@ -140,6 +144,10 @@ TEST_CASE("eigenvalues alone, of matrices that are made from them") {
                 // Of the upper triangle, and with the other one unread.
                 const Tensor upper = linalg::eigvalsh(triu(a) + tril(full({n, n}, 1e9, dtype), -1), "U");
                 CHECK(amax(abs(upper.to(float64) - values)).item() <= precision * largest * std::sqrt(static_cast<double>(n)));
+                const auto all = linalg::eigh(a);
+                CHECK(amax(abs(all.eigenvalues.to(float64) - values)).item() <= precision * largest * std::sqrt(static_cast<double>(n)));
+                CHECK(amax(abs(matmul(all.eigenvectors * all.eigenvalues, all.eigenvectors.t()) - a)).item() <= 3 * precision * largest);
+                CHECK(are_orthogonal(all.eigenvectors, 3 * precision));
             };
             check(linspace(-1, 2, n, float64));
             check(full({n}, -3.0, float64));                                                     // all alike
@@ -155,6 +163,47 @@ TEST_CASE("eigenvalues alone, of matrices that are made from them") {
         CHECK(linalg::eigvalsh(zeros({20, 20}, dtype)).to_vector<double>() == std::vector<double>(20));
         const Tensor many = randn({6, 12, 12}, dtype), symmetric = many + many.transpose(1, 2);
         CHECK(amax(abs(linalg::eigvalsh(symmetric) - linalg::eigh(symmetric).eigenvalues)).item() < precision * 100);
+    }
+}
+
+TEST_CASE("singular values and vectors of matrices that are made from them") {
+    NEEDS_LAPACK;
+    for (const DType dtype : {float32, float64}) {
+        const double precision = dtype == float32 ? 1e-5 : 1e-13;
+        for (const std::int64_t n : {1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 18, 31, 33, 64, 67, 130}) {
+            for (const std::int64_t more : {0, 1, 3, 14}) {  // rows, or columns
+                INFO(name(dtype) << " " << n << " " << more);
+                manual_seed(static_cast<std::uint64_t>(n));
+                const Tensor left = linalg::qr(randn({n + more, n}, float64)).q, right = linalg::qr(randn({n, n}, float64)).q;
+                const auto check = [&](const Tensor& values) {  // descending
+                    const Tensor a = matmul(left * values, right).to(dtype);
+                    const double most = precision * values[0].item() * std::sqrt(static_cast<double>(n));
+                    for (const Tensor& x : {a, a.t()}) {
+                        CHECK(amax(abs(linalg::svdvals(x).to(float64) - values)).item() <= most);
+                        for (const bool full : {false, true}) {
+                            const auto all = linalg::svd(x, full);
+                            CHECK(amax(abs(all.s.to(float64) - values)).item() <= most);
+                            CHECK(amax(abs(matmul(all.u.narrow(1, 0, n) * all.s, all.vh.narrow(0, 0, n)) - x)).item() <= 3 * most);
+                            CHECK((are_orthogonal(all.u, 3 * precision) && are_orthogonal(all.vh.t(), 3 * precision)));
+                        }
+                    }
+                };
+                check(linspace(3, 1, n, float64));
+                check(full({n}, 3.0, float64));                                                      // all alike
+                check(where(arange(n) <= n / 2, 1, 0).to(float64));                                  // many zeros
+                check(pow(10.0, linspace(0, -12, n, float64)));                                      // far apart
+                for (const double scale : {1e-30, 1e30}) check(linspace(3, 1, n, float64) * scale);  // whose squares are not float32 numbers
+            }
+        }
+        // Matrices that are nearly reduced; that of first differences has 2 cos(k pi / (2 n + 1)).
+        CHECK(linalg::svdvals(diag(tensor({3.0, -1.0, 2.0, 0.0}).to(dtype))).to_vector<double>() == std::vector<double>{3, 2, 1, 0});
+        CHECK(linalg::svdvals(zeros({20, 20}, dtype)).to_vector<double>() == std::vector<double>(20));
+        const std::int64_t n = 50;
+        const Tensor first = eye(n, dtype) - diag(ones({n - 1}, dtype), 1);
+        const Tensor exact = 2 * cos(arange(1, n + 1, float64) * (std::acos(-1.0) / (2 * n + 1)));
+        CHECK(amax(abs(linalg::svdvals(first).to(float64) - exact)).item() < precision * 10);
+        const Tensor many = randn({6, 12, 9}, dtype);
+        CHECK(amax(abs(linalg::svdvals(many) - linalg::svd(many).s)).item() < precision * 100);
     }
 }
 
