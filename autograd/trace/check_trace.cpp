@@ -80,17 +80,39 @@ class Undo {
     explicit Undo(Tracer& tracer) : tracer_(tracer) {}
     ~Undo() {
         const PauseRecording pause;
-        for (auto& [tensor, copy] : tracer_.take_backups()) tensor.copy_(copy);
+        take_backups();
+        for (auto& [tensor, copy] : backups_) tensor.copy_(copy);
         for (const KeptGradient& kept : tracer_.take_gradients()) kept.put_back();
         if (drew_ || tracer_.drew()) default_generator().set_state(before_);  // otherwise others may have drawn: all threads share it
     }
     /// Call before the tracer gives its graph away: it tells whether the program drew.
     void note() { drew_ = tracer_.drew(); }
+    /// True for a tensor that was written to, and not as a part of another.
+    bool has_backup(const Tensor& written) { return backup_of(written) != backups_.end(); }
+    /// Undoes what was written to a tensor that has a backup, and returns that.
+    Tensor take_written(const Tensor& written) {
+        const auto found = backup_of(written);
+        Tensor kept = written.clone();
+        found->first.copy_(found->second);
+        backups_.erase(found);
+        return kept;
+    }
     Undo(const Undo&) = delete;
     Undo& operator=(const Undo&) = delete;
 
  private:
+    using Backups = std::vector<std::pair<Tensor, Tensor>>;
+
+    void take_backups() {
+        for (auto& backup : tracer_.take_backups()) backups_.push_back(std::move(backup));
+    }
+    Backups::iterator backup_of(const Tensor& written) {
+        take_backups();
+        return std::find_if(backups_.begin(), backups_.end(), [&](const auto& backup) { return backup.first.is_same(written); });
+    }
+
     Tracer& tracer_;
+    Backups backups_;
     const Generator::State before_ = default_generator().state();
     bool drew_ = false;
 };
@@ -119,13 +141,25 @@ Ran run_program(const Graph& graph, const TracedFunction& fn, const std::vector<
     }
     undo.note();
     ran.graph = tracer.finish();
-    // What was written to inputs and parameters.
-    for (const Graph::Update& update : ran.graph.updates()) {
-        if (ran.values.count(update.value) > 0) continue;
-        const PauseRecording pause;
+    // What was written to inputs and parameters. Copies are many: where that can be, the program's is made when its backup goes.
+    const auto written_to = [&](const Graph::Update& update) -> const Tensor& {
         const auto& all = ran.graph.inputs();
         const auto input = static_cast<std::size_t>(std::find(all.begin(), all.end(), update.target) - all.begin());
-        ran.values[update.value] = (input < inputs.size() ? inputs[input] : update.target->data).clone();
+        return input < inputs.size() ? inputs[input] : update.target->data;
+    };
+    {
+        const PauseRecording pause;
+        for (const bool is_whole : {false, true}) {  // parts first: to undo what was written to the whole undoes these
+            for (const Graph::Update& update : ran.graph.updates()) {
+                if (ran.values.count(update.value) > 0) continue;
+                const Tensor& target = written_to(update);
+                if (is_whole) {
+                    ran.values[update.value] = undo.take_written(target);
+                } else if (!undo.has_backup(target)) {
+                    ran.values[update.value] = target.clone();
+                }
+            }
+        }
     }
     // The initial values. Writes to these are undone.
     for (std::size_t i = 0; i < inputs.size(); ++i) ran.values[ran.graph.inputs()[i]] = inputs[i];
@@ -141,6 +175,18 @@ struct Tolerances : CheckTraceOptions {
     double of_largest = 0;  // relative to the largest element, beside rtol: gradients that are small beside the terms of their sums are inexact
 };
 
+// Calls f(a's elements, b's) for some elements of both at a time, so that what it computes takes little memory. Stops where it returns false.
+template <class F>
+bool for_pieces(const Tensor& a, const Tensor& b, const F& f) {
+    constexpr std::int64_t piece = 1 << 15;
+    const Tensor all_a = a.reshape({-1}), all_b = b.reshape({-1});
+    for (std::int64_t i = 0; i < all_a.numel(); i += piece) {
+        const std::int64_t count = std::min(piece, all_a.numel() - i);
+        if (!f(all_a.narrow(0, i, count), all_b.narrow(0, i, count))) return false;
+    }
+    return true;
+}
+
 // The difference between the graph's tensor and the program's; empty if there is none.
 std::string difference(const Tensor& graph, const Tensor& program, Tolerances options) {
     if (graph.dtype() != program.dtype() || graph.shape() != program.shape()) {
@@ -151,10 +197,15 @@ std::string difference(const Tensor& graph, const Tensor& program, Tolerances op
     const Tensor a = graph.to(cpu).contiguous(), b = program.to(cpu).contiguous();
     if (options.of_largest > 0 && is_floating(b.dtype())) {
         if (itemsize(b.dtype()) < 4) options.of_largest = std::max(options.of_largest, 0.03);
-        const double largest = amax(where(isfinite(b), abs(b), 0)).to(float64).item();
+        double largest = 0;
+        for_pieces(a, b, [&](const Tensor&, const Tensor& x) {
+            largest = std::max(largest, amax(where(isfinite(x), abs(x), 0)).to(float64).item());
+            return true;
+        });
         options.atol += options.of_largest * largest;
     }
-    if (allclose(a, b, options.rtol, options.atol, /*equal_nan=*/true)) return {};
+    const auto are_close = [&](const Tensor& x, const Tensor& y) { return allclose(x, y, options.rtol, options.atol, /*equal_nan=*/true); };
+    if (for_pieces(a, b, are_close)) return {};
     // The element that differs most.
     const auto element = [](const Tensor& x, std::int64_t i) {
         return load_double(x.dtype(), x.impl()->data + static_cast<std::size_t>(i) * itemsize(x.dtype()));
@@ -379,17 +430,43 @@ class Comparison {
     }
 
     bool run_all() {
-        const LastUses last = program_.keeps_values ? LastUses() : last_uses(graph_);
+        const LastUses last = program_.keeps_values ? LastUses() : last_uses(graph_, /*with_updates=*/true);
+        std::unordered_map<const Graph::Node*, std::vector<const Graph::Update*>> made_by;
+        if (!program_.keeps_values) {
+            for (const Graph::Update& update : graph_.updates()) {
+                if (last.count(update.value) > 0) made_by[update.value->maker].push_back(&update);
+            }
+        }
         for (const auto& node : graph_.nodes()) {
             compute(*node);
+            if (const auto updates = made_by.find(node.get()); updates != made_by.end()) compare_updates(updates->second);
             forget(*node, last, values_);
         }
         return true;
     }
 
+    // Compares what has been computed for these now, so that neither the graph's nor the program's need be kept.
+    void compare_updates(const std::vector<const Graph::Update*>& updates) {
+        std::vector<const Graph::Value*> compared;
+        for (const Graph::Update* update : updates) {
+            for (const Graph::Update& its : program_.graph.updates()) {
+                if (its.target->name != update->target->name) continue;
+                const auto known = program_.values.find(its.value);
+                if (known == program_.values.end()) continue;
+                differences_[update] = difference(values_.at(update->value), known->second, options_);
+                compared.push_back(its.value);
+            }
+        }
+        for (const Graph::Value* value : compared) {
+            const auto& all = program_.graph.updates();
+            const auto uses = std::count_if(all.begin(), all.end(), [&](const Graph::Update& its) { return its.value == value; });
+            if (uses == 1) program_.values.erase(value);
+        }
+    }
+
     // The last node that uses each result, or its maker, for results that only nodes use.
     using LastUses = std::unordered_map<const Graph::Value*, const Graph::Node*>;
-    static LastUses last_uses(const Graph& graph) {
+    static LastUses last_uses(const Graph& graph, bool with_updates = false) {
         LastUses last;
         for (const auto& node : graph.nodes()) {
             for (const Graph::Value* value : node->results) last[value] = node.get();
@@ -398,7 +475,9 @@ class Comparison {
             }
         }
         for (const Graph::Output& output : graph.outputs()) last.erase(output.value);
-        for (const Graph::Update& update : graph.updates()) last.erase(update.value);
+        for (const Graph::Update& update : graph.updates()) {
+            if (!with_updates) last.erase(update.value);
+        }
         for (const Graph::Guard& guard : graph.guards()) last.erase(guard.value);
         return last;
     }
@@ -427,9 +506,10 @@ class Comparison {
             const auto its = written.find(update.target->name);
             if (its == written.end()) return differs({}, fmt::format("the graph writes to {}, the program does not", update.target->name));
             const auto known = program_.values.find(its->second);
+            const auto compared = differences_.find(&update);
             written.erase(its);
-            if (known == program_.values.end()) continue;
-            const std::string how = difference(values_.at(update.value), known->second, options_);
+            if (known == program_.values.end() && compared == differences_.end()) continue;
+            const std::string how = compared != differences_.end() ? compared->second : difference(values_.at(update.value), known->second, options_);
             if (!how.empty()) return differs({}, fmt::format("what is written to {}: {}", update.target->name, how));
         }
         for (const auto& [name, value] : written) return differs({}, fmt::format("the program writes to {}, the graph does not", name));
@@ -462,7 +542,8 @@ class Comparison {
     const Loc& loc_;
     DimSizes sizes_;
     ValueMap values_;
-    std::size_t at_ = 0, theirs_ = 0;  // the next nodes to compare
+    std::unordered_map<const Graph::Update*, std::string> differences_;  // of updates that were compared when they were computed
+    std::size_t at_ = 0, theirs_ = 0;                                    // the next nodes to compare
     CheckTraceResult result_;
 };
 

@@ -17,6 +17,7 @@
 #include "tapir/autograd/trace/sequence_loops_impl.h"
 #include "tapir/autograd/trace/tracer_impl.h"
 #include "tapir/autograd/trace/turn_bound_impl.h"
+#include "tapir/core/allocator.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/generator.h"
 #include "tapir/core/make_impl.h"
@@ -460,6 +461,10 @@ Graph trace(const TracedFunction& fn, const std::vector<TraceInput>& inputs, con
     for (const auto& [name, tensor] : options.parameters) {
         if (!tensor.defined()) fail<ValueError>(loc, "trace: the parameter {} is undefined", name);
     }
+    // Runs of the program and of the graph need memory that neither the program nor the compiled graph has a use for.
+    const struct Emptied {
+        ~Emptied() { empty_cache(); }
+    } emptied;
     const Program program(fn, inputs, options, is_model, loc);
     {
         const SequenceLoopsScope step_by_step(/*are_scans=*/false);

@@ -124,6 +124,28 @@ TEST_CASE("random ops draw the same numbers, and what is written is undone") {
     CHECK_FALSE(check_trace(graph, fn, {x}, {.raise_exception = false}).ok);
 }
 
+TEST_CASE("a program that writes other numbers than its graph is found out, and what it wrote is undone") {
+    Tensor weight = ones({3}), first = zeros({3}), second = zeros({3});
+    float* const behind = weight.data<float>();  // which no op sees
+    bool is_odd = false;
+    const auto step = [&](const Tensor& x) {
+        first.copy_(x + 1);
+        const Tensor y = weight * x;
+        if (is_odd) behind[1] += 1;
+        second.copy_(y);
+        return sum(x);
+    };
+    TraceOptions options;
+    options.parameters = {{"weight", weight}, {"first", first}, {"second", second}};
+    CHECK(trace(step, {{"x", ones({3})}}, options).updates().size() == 2);
+    CHECK(second.to_vector<float>() == std::vector<float>{1, 1, 1});
+    is_odd = true;
+    FAILS(TapeError, "what is written to second: 1 of 3 elements differ, element (1,) most: 4 in the graph, 3 in the program; first at mul",
+          trace(step, {{"x", ones({3})}}, options));
+    CHECK(first.to_vector<float>() == std::vector<float>{2, 2, 2});
+    CHECK(second.to_vector<float>() == std::vector<float>{1, 1, 1});
+}
+
 TEST_CASE("of a graph that was changed the outputs are compared") {
     const auto fn = [](const Tensor& x) { return exp(sin(x) * 1.0); };
     const int line = __LINE__ - 1;

@@ -185,3 +185,29 @@ TEST_CASE("a trace takes little more memory than what it traces") {
     const std::int64_t eager = peak_of([&] { step(x); });
     CHECK(peak_of([&] { trace(step, {{"x", x}}); }) < eager * 2);
 }
+
+TEST_CASE("a trace holds what a step writes three times at most: to put it back, in the program's next run, and for a moment") {
+    std::vector<nn::Linear> layers;
+    std::vector<Tensor> parameters;
+    for (int i = 0; i < 16; ++i) {
+        layers.emplace_back(128, 128);
+        parameters.insert(parameters.end(), {layers.back().weight, layers.back().bias});
+    }
+    optim::Adam optimizer(parameters, {.lr = 0.01});
+    const auto step = [&](const Tensor& in) {
+        Tape tape;
+        Tensor h = in;
+        for (const nn::Linear& layer : layers) h = tanh(layer(h));
+        const Tensor loss = mean(square(h));
+        tape.backward(loss);
+        optimizer.step();
+        optimizer.zero_grad();
+        return loss.detach();
+    };
+    const Tensor x = randn({4, 128});
+    step(x);  // makes Adam's state
+    reset_peak_memory();
+    const std::int64_t before = memory_stats().live_bytes, written = 3 * 16 * 128 * 129 * 4;
+    trace(step, {{"x", x}});
+    CHECK(memory_stats().peak_bytes - before < 3 * written);
+}
