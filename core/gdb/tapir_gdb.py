@@ -2256,6 +2256,8 @@ A storage that several records have saved counts once, where it was saved first.
         """What memory_stats() gives."""
         table = Known.table("tapir_gdb_allocator")
         shared = number(address_of("tapir_gdb_allocator_memory"))
+        if not shared:  # the program has not begun, and its pointers are filled in then
+            return dict.fromkeys(("live_bytes", "peak_bytes", "cached_bytes", "allocations", "system_calls"), 0)
 
         def field(name, base=shared):
             return number(base + table[name], 8, signed=True)
