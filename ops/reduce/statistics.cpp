@@ -341,9 +341,11 @@ Tensor trapezoid(In y, In x, Dim dim) {
 
 namespace {
 
+// The sums of the squares of rows, (..., rows, 1).
+Tensor squares_of(const Tensor& x) { return sum(square(x), {-1}, true); }
+
 // |a|^2 - 2 a b + |b|^2, by one product of (-2 a, |a|^2, 1) and (b, 1, |b|^2).
-Tensor euclidean_by_products(const Tensor& a, const Tensor& b) {
-    const Tensor of_a = sum(square(a), {-1}, true), of_b = sum(square(b), {-1}, true);
+Tensor euclidean_by_products(const Tensor& a, const Tensor& of_a, const Tensor& b, const Tensor& of_b) {
     const Tensor left = cat({a * -2, of_a, ones_like(of_a)}, -1), right = cat({b, ones_like(of_b), of_b}, -1);
     Tensor squared = matmul(left, transpose(right, -1, -2));
     if (!squared.requires_grad()) return squared.clamp_(0, std::numeric_limits<double>::infinity()).sqrt_();
@@ -351,13 +353,18 @@ Tensor euclidean_by_products(const Tensor& a, const Tensor& b) {
     return where(is_apart, sqrt(where(is_apart, squared, 1)), 0);
 }
 
-// True if sums of products of these numbers neither overflow nor lose all of their digits to underflow. Assumed if
-// the numbers must not be read.
-bool are_squares_in_range(const Tensor& a, const Tensor& b) {
+double largest_of(const Tensor& a, const Tensor& b) { return std::max(max(a).item<double>(), max(b).item<double>()); }
+
+// True if sums of products of these numbers, which had the dtype, neither overflow nor lose all of their digits to underflow. Assumed if the numbers
+// must not be read.
+bool are_squares_in_range(const Tensor& a, const Tensor& of_a, const Tensor& b, const Tensor& of_b, DType dtype) {
     if (a.numel() == 0 || b.numel() == 0 || !detail::is_readable(a)) return true;
     const detail::UnrecordedParts parts;
-    const double largest = std::max(max(abs(a)).item<double>(), max(abs(b)).item<double>());
-    const double most = a.dtype() == float64 ? 1e150 : a.dtype() == float16 ? 60 : 1e17;
+    const double most = dtype == float64 ? 1e150 : dtype == float16 ? 60 : 1e17;
+    // The sums tell mostly; not if they are 0 or infinite.
+    const double squares = largest_of(of_a, of_b);
+    if (squares <= most * most && squares >= static_cast<double>(a.size(-1)) / (most * most)) return true;
+    const double largest = largest_of(abs(a), abs(b));
     return !(largest > most || (largest > 0 && largest < 1 / most));
 }
 
@@ -379,10 +386,14 @@ Tensor cdist(In a, In b, double p) {
     const detail::RecordedParts parts(a.loc);
     const int64_t n = a->sizes[rank - 2], m = b->sizes[b.tensor.dim() - 2];
     detail::checked_numel({n, m}, a->dtype, a.loc);  // checked before all elements are read
-    if (p == 2 && (n > 25 || m > 25) && a->sizes[rank - 1] > 0 && are_squares_in_range(a.tensor, b.tensor)) {
+    if (p == 2 && (n > 25 || m > 25) && a->sizes[rank - 1] > 0) {
         const RoundedOnce once({&a.tensor, &b.tensor});
-        return once.is_needed() ? once.result(euclidean_by_products(once.wide(a.tensor), once.wide(b.tensor)))
-                                : euclidean_by_products(a.tensor, b.tensor);
+        const Tensor x = once.is_needed() ? once.wide(a.tensor) : a.tensor, y = once.is_needed() ? once.wide(b.tensor) : b.tensor;
+        const Tensor of_x = squares_of(x), of_y = squares_of(y);
+        if (are_squares_in_range(x, of_x, y, of_y, a->dtype)) {
+            const Tensor distances = euclidean_by_products(x, of_x, y, of_y);
+            return once.is_needed() ? once.result(distances) : distances;
+        }
     }
     const Tensor difference = unsqueeze(a, -2) - unsqueeze(b, -3);
     if (a->sizes[rank - 1] == 0) return sum(difference, {-1});
