@@ -242,7 +242,7 @@ Block* DeviceMemory::take(Blocks& blocks, Blocks::iterator place) noexcept {
     return block;
 }
 
-// Gives the rest of a larger block back; all of it where there is no memory for that.
+// Gives the rest of a larger block back; all of it where the host has no memory for that, which is thrown on.
 Block* DeviceMemory::cut(Block* block, std::size_t bytes) {
     const std::size_t rest = block->bytes - bytes;
     if (rest < (block->is_small ? kUnit : kSmall + 1)) return block;

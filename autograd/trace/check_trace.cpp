@@ -89,10 +89,11 @@ class Undo {
     void note() { drew_ = tracer_.drew(); }
     /// True for a tensor that was written to, and not as a part of another.
     bool has_backup(const Tensor& written) { return backup_of(written) != backups_.end(); }
-    /// Undoes what was written to a tensor that has a backup, and returns that.
+    /// Undoes what was written to a tensor, if it has a backup, and returns that.
     Tensor take_written(const Tensor& written) {
-        const auto found = backup_of(written);
         Tensor kept = written.clone();
+        const auto found = backup_of(written);
+        if (found == backups_.end()) return kept;
         found->first.copy_(found->second);
         backups_.erase(found);
         return kept;
@@ -141,7 +142,7 @@ Ran run_program(const Graph& graph, const TracedFunction& fn, const std::vector<
     }
     undo.note();
     ran.graph = tracer.finish();
-    // What was written to inputs and parameters. Copies are many: where that can be, the program's is made when its backup goes.
+    // What was written to inputs and parameters. Where a tensor was written to as a whole, its backup goes when this copy is made.
     const auto written_to = [&](const Graph::Update& update) -> const Tensor& {
         const auto& all = ran.graph.inputs();
         const auto input = static_cast<std::size_t>(std::find(all.begin(), all.end(), update.target) - all.begin());
