@@ -12,6 +12,7 @@
 #include "tapir/core/composed_op_impl.h"
 #include "tapir/core/fail_impl.h"
 #include "tapir/core/make_impl.h"
+#include "tapir/core/thread_impl.h"
 #include "tapir/core/values_impl.h"
 #include "tapir/ops/arrange/order_impl.h"
 #include "tapir/ops/arrange/sort.h"
@@ -355,15 +356,16 @@ Tensor euclidean_by_products(const Tensor& a, const Tensor& of_a, const Tensor& 
 
 double largest_of(const Tensor& a, const Tensor& b) { return std::max(max(a).item<double>(), max(b).item<double>()); }
 
-// True if sums of products of these numbers, which had the dtype, neither overflow nor lose all of their digits to underflow. Assumed if the numbers
-// must not be read.
-bool are_squares_in_range(const Tensor& a, const Tensor& of_a, const Tensor& b, const Tensor& of_b, DType dtype) {
+// True if sums of products of these numbers neither overflow nor lose all of their digits to underflow. Assumed if the numbers must not be read.
+// of_a, of_b: the sums of their squares, or undefined.
+bool are_squares_in_range(const Tensor& a, const Tensor& of_a, const Tensor& b, const Tensor& of_b) {
     if (a.numel() == 0 || b.numel() == 0 || !detail::is_readable(a)) return true;
     const detail::UnrecordedParts parts;
-    const double most = dtype == float64 ? 1e150 : dtype == float16 ? 60 : 1e17;
-    // The sums tell mostly; not if they are 0 or infinite.
-    const double squares = largest_of(of_a, of_b);
-    if (squares <= most * most && squares >= static_cast<double>(a.size(-1)) / (most * most)) return true;
+    const double most = a.dtype() == float64 ? 1e150 : a.dtype() == float16 ? 60 : 1e17;
+    if (of_a.defined()) {  // these tell mostly; not if they are 0 or infinite
+        const double squares = largest_of(of_a, of_b);
+        if (squares <= most * most && squares >= static_cast<double>(a.size(-1)) / (most * most)) return true;
+    }
     const double largest = largest_of(abs(a), abs(b));
     return !(largest > most || (largest > 0 && largest < 1 / most));
 }
@@ -388,10 +390,13 @@ Tensor cdist(In a, In b, double p) {
     detail::checked_numel({n, m}, a->dtype, a.loc);  // checked before all elements are read
     if (p == 2 && (n > 25 || m > 25) && a->sizes[rank - 1] > 0) {
         const RoundedOnce once({&a.tensor, &b.tensor});
-        const Tensor x = once.is_needed() ? once.wide(a.tensor) : a.tensor, y = once.is_needed() ? once.wide(b.tensor) : b.tensor;
-        const Tensor of_x = squares_of(x), of_y = squares_of(y);
-        if (are_squares_in_range(x, of_x, y, of_y, a->dtype)) {
-            const Tensor distances = euclidean_by_products(x, of_x, y, of_y);
+        // Made before it is known whether they are used, they would be seen by watchers, and stay on tapes.
+        const bool are_early = !once.is_needed() && !detail::thread.observed;
+        const Tensor of_a = are_early ? squares_of(a.tensor) : Tensor(), of_b = are_early ? squares_of(b.tensor) : Tensor();
+        if (are_squares_in_range(a.tensor, of_a, b.tensor, of_b)) {
+            if (are_early) return euclidean_by_products(a.tensor, of_a, b.tensor, of_b);
+            const Tensor x = once.is_needed() ? once.wide(a.tensor) : a.tensor, y = once.is_needed() ? once.wide(b.tensor) : b.tensor;
+            const Tensor distances = euclidean_by_products(x, squares_of(x), y, squares_of(y));
             return once.is_needed() ? once.result(distances) : distances;
         }
     }

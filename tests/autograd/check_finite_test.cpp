@@ -203,6 +203,21 @@ TEST_CASE("nan made in hooks and in a custom function's backward is found on the
     }
 }
 
+TEST_CASE("the squares from which cdist tells that it must not multiply are nobody's, and on no tape") {
+    const Tensor other = zeros({30, 2});
+    for (const double size : {3e30, 1e-30}) {
+        const Tensor w = full({30, 2}, size).requires_grad_();
+        const CheckFiniteScope check;
+        CHECK(cdist(w.detach(), other)[0][0].item() == Approx(size * std::sqrt(2.0)));
+        Tape tape;
+        const Tensor distances = cdist(w, other);
+        CHECK(distances[0][0].item() == Approx(size * std::sqrt(2.0)));
+        for (const Record* record : tape.log().records) CHECK(std::string(record->op->name) != "square");
+        tape.backward(sum(distances));
+        CHECK(w.grad()[0][0].item() == Approx(30 / std::sqrt(2.0)));
+    }
+}
+
 TEST_CASE("what a rule computes on the way is nobody's, with create_graph too") {
     const Tensor w = tensor({1.0f, -1.0f}).requires_grad_();  // elu's rule has exp(1000), for the side that is not chosen
     const CheckFiniteScope check;
