@@ -3,7 +3,9 @@
 // and are not read.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <vector>
 
 namespace tapir::lapack {
 
@@ -50,6 +52,19 @@ constexpr auto call(F* of_float, D* of_double) {
         static_cast<void>(of_float);
         return of_double;
     }
+}
+
+// Calls f(work, &lwork) for the length of its work first. Routines that apply reflections ask for too little to do so in blocks: they forget what
+// ormqr has for the blocks' triangles.
+template <class T, class F>
+void with_work(const F& f) {
+    constexpr Int triangle = 65 * 64;
+    T wish = 0;
+    Int lwork = -1;
+    f(&wish, &lwork);
+    lwork = std::max(1, static_cast<Int>(wish)) + triangle;
+    std::vector<T> work(static_cast<std::size_t>(lwork));
+    f(work.data(), &lwork);
 }
 
 }  // namespace tapir::lapack

@@ -250,16 +250,12 @@ void factor_orthogonal(const Tensor& a, const Tensor& q, const Tensor& r) {
         for_matrices(size.count, std::max(n, m), [&](int64_t k) {
             const Int rows = as_int(n), columns = as_int(m), lda = leading(n), count = as_int(least);
             const Int q_columns = q.defined() ? as_int(q.size(-2)) : 0;
-            Int info = 0, lwork = -1;
+            Int info = 0;
             std::vector<T> tau(static_cast<std::size_t>(std::max<int64_t>(least, 1)));
-            T wish = 0, wish_q = 0;
             T* from = matrix<T>(a, k);
-            lapack::call<T>(lapack::sgeqrf_, lapack::dgeqrf_)(&rows, &columns, from, &lda, tau.data(), &wish, &lwork, &info);
-            if (q.defined())
-                lapack::call<T>(lapack::sorgqr_, lapack::dorgqr_)(&rows, &q_columns, &count, from, &lda, tau.data(), &wish_q, &lwork, &info);
-            lwork = std::max(1, static_cast<Int>(std::max(wish, wish_q)));
-            std::vector<T> work(static_cast<std::size_t>(lwork));
-            lapack::call<T>(lapack::sgeqrf_, lapack::dgeqrf_)(&rows, &columns, from, &lda, tau.data(), work.data(), &lwork, &info);
+            lapack::with_work<T>([&](T* work, const Int* lwork) {
+                lapack::call<T>(lapack::sgeqrf_, lapack::dgeqrf_)(&rows, &columns, from, &lda, tau.data(), work, lwork, &info);
+            });
             const int64_t r_rows = r.size(-1);
             T* to = matrix<T>(r, k);
             for (int64_t j = 0; j < m; ++j) {
@@ -268,7 +264,9 @@ void factor_orthogonal(const Tensor& a, const Tensor& q, const Tensor& r) {
             if (!q.defined()) return;
             T* of_q = matrix<T>(q, k);
             std::copy(from, from + std::min<int64_t>(m, q_columns) * n, of_q);
-            lapack::call<T>(lapack::sorgqr_, lapack::dorgqr_)(&rows, &q_columns, &count, of_q, &lda, tau.data(), work.data(), &lwork, &info);
+            lapack::with_work<T>([&](T* work, const Int* lwork) {
+                lapack::call<T>(lapack::sorgqr_, lapack::dorgqr_)(&rows, &q_columns, &count, of_q, &lda, tau.data(), work, lwork, &info);
+            });
         });
     });
 }
@@ -316,24 +314,20 @@ SingularValues singular_values(const Tensor& a, char job) {
     FirstStopped stopped;
     with_type(a.dtype(), [&]<class T>() {
         for_matrices(size.count, std::max(n, m), [&](int64_t k) {
-            Int info = 0, lwork = -1;
+            Int info = 0;
             if (lapack::find_singular(as_int(n), as_int(m), matrix<T>(a, k), row<T>(s, k), u.defined() ? matrix<T>(u, k) : nullptr,
                                       vt.defined() ? matrix<T>(vt, k) : nullptr, job == 'A', info)) {
                 if (info != 0) stopped.at(k);
                 return;
             }
             const Int rows = as_int(n), columns = as_int(m), lda = leading(n), ldvt = leading(vt.defined() ? vt.size(-1) : 1);
-            T wish = 0, none = 0;
+            T none = 0;
             std::vector<Int> iwork(static_cast<std::size_t>(8 * std::max<int64_t>(std::min(m, n), 1)));
-            const auto run = [&](T* work) {
+            lapack::with_work<T>([&](T* work, const Int* lwork) {
                 lapack::call<T>(lapack::sgesdd_, lapack::dgesdd_)(
                     &job, &rows, &columns, matrix<T>(a, k), &lda, row<T>(s, k), u.defined() ? matrix<T>(u, k) : &none, &lda,
-                    vt.defined() ? matrix<T>(vt, k) : &none, &ldvt, work, &lwork, iwork.data(), &info, 1);
-            };
-            run(&wish);
-            lwork = std::max(1, static_cast<Int>(wish));
-            std::vector<T> work(static_cast<std::size_t>(lwork));
-            run(work.data());
+                    vt.defined() ? matrix<T>(vt, k) : &none, &ldvt, work, lwork, iwork.data(), &info, 1);
+            });
             if (info != 0) stopped.at(k);
         });
     });

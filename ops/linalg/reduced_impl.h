@@ -14,6 +14,7 @@
 #include "tapir/core/pool_impl.h"
 #include "tapir/ops/linalg/householder_kernels.h"
 #include "tapir/ops/linalg/lapack_impl.h"
+#include "tapir/ops/make/copy_kernels.h"
 
 namespace tapir::lapack {
 
@@ -41,19 +42,6 @@ class Reduced {
     std::vector<T> memory_;
 };
 
-// Calls f(work, &lwork) for the length of its work first. Routines that apply reflections ask for too little to do so in blocks: they forget what
-// ormqr has for the blocks' triangles.
-template <class T, class F>
-void with_work(const F& f) {
-    constexpr Int triangle = 65 * 64;
-    T wish = 0;
-    Int lwork = -1;
-    f(&wish, &lwork);
-    lwork = std::max(1, static_cast<Int>(wish)) + triangle;
-    std::vector<T> work(static_cast<std::size_t>(lwork));
-    f(work.data(), &lwork);
-}
-
 // Whether a matrix is to be reduced here: there is one thread, or a cache holds it (LAPACK's routines can use several), and the squares of its
 // elements, which are finite, are within the type's range (these scale). first_of(j): the first row that counts in column j.
 template <class T, class FirstOf>
@@ -80,7 +68,8 @@ template <class T>
 bool find_eigen(Int n, T* a, T* values, bool vectors, Int& info) {
     if (!is_for_reduction(n, n, a, [](std::int64_t j) { return j; })) return false;
     const std::int64_t size = n;
-    const Reduced<T> to(n, n, vectors ? 2 * size + 1 + 4 * size + size * size : size);
+    const Int lwork = vectors ? 1 + 4 * n + n * n : 0, liwork = 3 + 5 * n;  // as stedc asks for
+    const Reduced<T> to(n, n, 2 * size + lwork);
     T *const beside = to.others, *const tau = beside + n, *const work = tau + n;
     for (std::int64_t j = 0; j < n; ++j) std::copy(a + j * n + j, a + j * n + n, to.a + j * to.step + j);
     kernels::reduce_matrix(kernels::Tridiagonal<T>{n, to.step, to.a, to.vectors, values, beside, vectors ? tau : nullptr});
@@ -88,7 +77,7 @@ bool find_eigen(Int n, T* a, T* values, bool vectors, Int& info) {
         call<T>(ssterf_, dsterf_)(&n, values, beside, &info);
         return true;
     }
-    const Int lda = static_cast<Int>(to.step), lwork = 1 + 4 * n + n * n, liwork = 3 + 5 * n;
+    const Int lda = static_cast<Int>(to.step);
     std::vector<Int> iwork(static_cast<std::size_t>(liwork));
     call<T>(sstedc_, dstedc_)("I", &n, values, beside, a, &n, work, &lwork, iwork.data(), &liwork, &info, 1);
     if (info != 0) return true;
@@ -98,10 +87,8 @@ bool find_eigen(Int n, T* a, T* values, bool vectors, Int& info) {
 }
 
 template <class T>
-void transpose(Int rows, Int columns, const T* from, T* to) {
-    for (std::int64_t j = 0; j < columns; ++j) {
-        for (std::int64_t i = 0; i < rows; ++i) to[i * columns + j] = from[j * rows + i];
-    }
+void transpose(Int rows, Int columns, const T* from, T* to, std::int64_t step) {
+    kernels::transpose_copy(sizeof(T), to, step, from, rows, rows, columns);
 }
 
 /// Sets `values` to the singular values of a matrix, descending. u: rows x rows (`all`) or rows x the number of values; vt: columns x columns or values x
@@ -112,10 +99,12 @@ bool find_singular(Int rows, Int columns, const T* a, T* values, T* u, T* vt, bo
     const Int m = std::max(rows, columns), n = std::min(rows, columns);
     if (6 * std::int64_t{m} > 11 * std::int64_t{n} || !is_for_reduction(rows, columns, a, [](std::int64_t) { return 0; })) return false;
     const std::int64_t size = n;
-    const Reduced<T> to(m, n, u ? 5 * size + 3 * size * size + 4 * size : 3 * size + 4 * size);
-    T *const above = to.others + 2 * n, *const taus = above + n, *const work = u ? taus + 2 * n : taus;
-    for (std::int64_t j = 0; j < columns; ++j) {
-        for (std::int64_t i = 0; i < rows; ++i) to.a[is_turned ? i * to.step + j : j * to.step + i] = a[j * rows + i];
+    const Reduced<T> to(m, n, 5 * size + (u ? 3 * size * size : 0) + 4 * size);  // bdsdc asks for 3 n^2 + 4 n, bdsqr for 4 n
+    T *const above = to.others + 2 * n, *const taus = above + n, *const work = taus + 2 * n;
+    if (is_turned) {
+        transpose(rows, columns, a, to.a, to.step);
+    } else {
+        for (std::int64_t j = 0; j < n; ++j) std::copy(a + j * m, a + j * m + m, to.a + j * to.step);
     }
     kernels::reduce_matrix(kernels::Bidiagonal<T>{m, n, to.step, to.a, to.vectors, values, above, u ? taus : nullptr, u ? taus + n : nullptr});
     if (!u) {
@@ -138,8 +127,8 @@ bool find_singular(Int rows, Int columns, const T* a, T* values, T* u, T* vt, bo
         call<T>(sormbr_, dormbr_)("P", "R", "T", &n, &n, &n, to.a, &lda, taus + n, right, &n, room, length, &info, 1, 1, 1);
     });
     if (is_turned) {
-        transpose(n, n, right, u);
-        transpose(m, lefts, left, vt);
+        transpose(n, n, right, u, n);
+        transpose(m, lefts, left, vt, lefts);
     }
     return true;
 }
