@@ -2,6 +2,7 @@
 // that includes Tapir compile time.
 #pragma once
 
+#include <cstddef>
 #include <utility>
 #include <vector>
 

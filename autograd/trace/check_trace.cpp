@@ -89,14 +89,12 @@ class Undo {
     void note() { drew_ = tracer_.drew(); }
     /// True for a tensor that was written to, and not as a part of another.
     bool has_backup(const Tensor& written) { return backup_of(written) != backups_.end(); }
-    /// Undoes what was written to a tensor, if it has a backup, and returns that.
-    Tensor take_written(const Tensor& written) {
-        Tensor kept = written.clone();
+    /// Undoes what was written to a tensor, if it has a backup.
+    void put_back(const Tensor& written) {
         const auto found = backup_of(written);
-        if (found == backups_.end()) return kept;
+        if (found == backups_.end()) return;
         found->first.copy_(found->second);
         backups_.erase(found);
-        return kept;
     }
     Undo(const Undo&) = delete;
     Undo& operator=(const Undo&) = delete;
@@ -150,15 +148,12 @@ Ran run_program(const Graph& graph, const TracedFunction& fn, const std::vector<
     };
     {
         const PauseRecording pause;
-        for (const bool is_whole : {false, true}) {  // parts first: to undo what was written to the whole undoes these
+        for (const bool are_parts : {true, false}) {  // first: to undo what was written to the whole undoes these
             for (const Graph::Update& update : ran.graph.updates()) {
-                if (ran.values.count(update.value) > 0) continue;
                 const Tensor& target = written_to(update);
-                if (is_whole) {
-                    ran.values[update.value] = undo.take_written(target);
-                } else if (!undo.has_backup(target)) {
-                    ran.values[update.value] = target.clone();
-                }
+                if (ran.values.count(update.value) > 0 || (are_parts && undo.has_backup(target))) continue;
+                ran.values[update.value] = target.clone();
+                undo.put_back(target);
             }
         }
     }
@@ -432,37 +427,35 @@ class Comparison {
 
     bool run_all() {
         const LastUses last = program_.keeps_values ? LastUses() : last_uses(graph_, /*with_updates=*/true);
-        std::unordered_map<const Graph::Node*, std::vector<const Graph::Update*>> made_by;
-        if (!program_.keeps_values) {
-            for (const Graph::Update& update : graph_.updates()) {
-                if (last.count(update.value) > 0) made_by[update.value->maker].push_back(&update);
-            }
+        // What is written is compared when it is computed, so that the graph's values need not all be kept.
+        std::unordered_multimap<const Graph::Node*, const Graph::Update*> made_by;
+        for (const Graph::Update& update : graph_.updates()) {
+            if (last.count(update.value) > 0) made_by.emplace(update.value->maker, &update);
         }
+        const Written written = written_by(program_.graph);
         for (const auto& node : graph_.nodes()) {
             compute(*node);
-            if (const auto updates = made_by.find(node.get()); updates != made_by.end()) compare_updates(updates->second);
+            const auto [begin, end] = made_by.equal_range(node.get());
+            for (auto made = begin; made != end; ++made) {
+                const auto its = written.find(made->second->target->name);
+                if (its != written.end()) differences_[made->second] = difference_of(*made->second, its->second);
+            }
             forget(*node, last, values_);
         }
         return true;
     }
 
-    // Compares what has been computed for these now, so that neither the graph's nor the program's need be kept.
-    void compare_updates(const std::vector<const Graph::Update*>& updates) {
-        std::vector<const Graph::Value*> compared;
-        for (const Graph::Update* update : updates) {
-            for (const Graph::Update& its : program_.graph.updates()) {
-                if (its.target->name != update->target->name) continue;
-                const auto known = program_.values.find(its.value);
-                if (known == program_.values.end()) continue;
-                differences_[update] = difference(values_.at(update->value), known->second, options_);
-                compared.push_back(its.value);
-            }
-        }
-        for (const Graph::Value* value : compared) {
-            const auto& all = program_.graph.updates();
-            const auto uses = std::count_if(all.begin(), all.end(), [&](const Graph::Update& its) { return its.value == value; });
-            if (uses == 1) program_.values.erase(value);
-        }
+    // What a graph writes, by the names of parameters and inputs.
+    using Written = std::map<std::string, const Graph::Value*>;
+    static Written written_by(const Graph& graph) {
+        Written written;
+        for (const Graph::Update& update : graph.updates()) written[update.target->name] = update.value;
+        return written;
+    }
+
+    std::string difference_of(const Graph::Update& update, const Graph::Value* programs) const {
+        const auto known = program_.values.find(programs);
+        return known == program_.values.end() ? std::string() : difference(values_.at(update.value), known->second, options_);
     }
 
     // The last node that uses each result, or its maker, for results that only nodes use.
@@ -501,16 +494,13 @@ class Comparison {
             const std::string how = difference(values_.at(output.value), program_.outputs[i], options_);
             if (!how.empty()) return differs({}, fmt::format("the output {}: {}", output.name, how));
         }
-        std::map<std::string, const Graph::Value*> written;
-        for (const Graph::Update& update : program_.graph.updates()) written[update.target->name] = update.value;
+        Written written = written_by(program_.graph);
         for (const Graph::Update& update : graph_.updates()) {
             const auto its = written.find(update.target->name);
             if (its == written.end()) return differs({}, fmt::format("the graph writes to {}, the program does not", update.target->name));
-            const auto known = program_.values.find(its->second);
             const auto compared = differences_.find(&update);
+            const std::string how = compared != differences_.end() ? compared->second : difference_of(update, its->second);
             written.erase(its);
-            if (known == program_.values.end() && compared == differences_.end()) continue;
-            const std::string how = compared != differences_.end() ? compared->second : difference(values_.at(update.value), known->second, options_);
             if (!how.empty()) return differs({}, fmt::format("what is written to {}: {}", update.target->name, how));
         }
         for (const auto& [name, value] : written) return differs({}, fmt::format("the program writes to {}, the graph does not", name));
